@@ -101,7 +101,7 @@ def recording(size: Size, make: Callable[[Size], Any], measures: bool) -> Timed:
 
 
 def both(name: str, make: Callable[[Size], Any], most: float, work: Callable[..., Timed] = updating) -> Figure:
-    """Return the benchmark of an update with measurements beside the same without."""
+    """Return the benchmark of an update with measurements and of the same update without them."""
     sides = [partial(work, make=make, measures=measures) for measures in (True, False)]
     return Figure(f"measuring rows/{name}", Side("ours", sides[0]), Side("without", sides[1]), at_most(most), "us")
 

@@ -71,11 +71,12 @@ class ActingPipelines:
         self._shared_data: dict[str, Any] = {}  # of all connectors
 
     def begin(self, policy: Any, updates: bool) -> None:
-        """Begin a call in which `policy` acts. If its statistics learn (`updates`), the policy is trained in these
-        pipelines from now on.
+        """Begin a call in which `policy` acts.
+
+        If connectors with statistics learn in it (`updates`), the policy counts as trained in these pipelines.
 
         Raises:
-            StateMismatch: the policy is trained, and a filter has no statistics.
+            StateMismatch: the statistics do not learn, the policy is trained, and a filter has no statistics.
         """
         if updates:
             stamp(policy, self._fingerprint)

@@ -1,4 +1,4 @@
-"""`EnvUse`: how one runner uses its environments: one call at a time, in turns with other runners, until closed."""
+"""`EnvUse`: use of environments by one runner: one call at a time, in turns with other runners, until closed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,10 @@ class EnvUse:
         self.turns.end()
 
     def close(self, shut: Callable[[], None]) -> None:
-        """Close the environments with `shut`, unless a call has done that. No call of `sample` may follow."""
+        """Close the environments with `shut`, unless they are closed already. No call of `sample` may follow.
+
+        If `shut` is interrupted by Ctrl-C, the next call runs it again.
+        """
         self.is_closed = True
         if not self._is_shut:
             try:
@@ -79,6 +82,6 @@ class EnvUse:
             self._is_shut = True
 
     def forget(self) -> None:
-        """Cancel the closing of the environments when the runner is dropped. They are closed."""
+        """Cancel the closing of the environments when the runner is dropped, once they are closed."""
         if self._forget is not None:
             self._forget()

@@ -205,12 +205,13 @@ class MultiAgentEnvRunner(EnvRunner):
             force_reset: reset all copies first.
 
         Raises:
-            InvalidArgument: both counts or none are given, or a count is below 1.
+            InvalidArgument: both counts or none are given, a count is below 1, or there are no policies and actions are
+                not random.
             EpisodeStateError: the runner is closed, or is sampling already (a hook called this method), or another
                 runner is sampling from the same environment object.
             KeyboardInterrupt: Ctrl-C. `take` returns the steps sampled so far.
             StateMismatch: a filter has no statistics, and this call does not update them.
-            WrongType: a flag is no bool.
+            WrongType: a flag is not a bool.
         """
         check_counts(num_timesteps, num_episodes)
         check_flags(explore, random_actions, force_reset)

@@ -1,4 +1,4 @@
-"""Copies of a multi-agent environment: in processes of their own, replaced when they fail, reset with seeds, closed."""
+"""Copies of a multi-agent environment: made, reset with seeds, replaced if they fail, and closed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ProcessMultiAgentEnv(MultiAgentEnv):
 
 
 class EnvCopies:
-    """Copies of a multi-agent environment. Failed ones are replaced, if that is wanted.
+    """Copies of a multi-agent environment, in which failed copies are replaced if `restart_failed` is True.
 
     Args:
         env: an environment, or a callable that makes one.
@@ -118,7 +118,7 @@ class EnvCopies:
         self._open = self.envs  # copies that were not closed yet
 
     def like(self) -> tuple[Any, dict[str, Any]]:
-        """Return the arguments of a runner for copies that are made like these: `env` and other ones by name.
+        """Return the arguments of a runner for copies that are made like these: `env`, and the others by name.
 
         Raises:
             InvalidArgument: there is one environment, and no callable that makes it.

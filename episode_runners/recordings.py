@@ -49,10 +49,9 @@ class Recordings:
         self.was_greedy = np.zeros((0, 0), bool)
 
     def record_into_packs(self, needs_reset: bool) -> bool:
-        """Record the next steps into packs. Ongoing episodes of a replay buffer continue if the buffer still stores
-        them.
+        """Record the next steps into packs, and return whether all environments must be reset first.
 
-        Return True if a reset is needed, as it is if `needs_reset`.
+        They must be if `needs_reset` is True, or if a replay buffer had the ongoing episodes and stores them no more.
         """
         if isinstance(self.sink, ReplayRecorder) and not needs_reset:
             if self.sink.is_reset:
@@ -62,8 +61,10 @@ class Recordings:
         self.sink, self.buffer = self.packs, None
         return needs_reset
 
-    def continues_in(self, buffer: EpisodeReplayBuffer, keys: Collection[str] | None) -> bool:
-        """Return True if the ongoing episodes continue in `buffer`, and store the policy outputs `keys` from now on.
+    def continue_in(self, buffer: EpisodeReplayBuffer, keys: Collection[str] | None) -> bool:
+        """Continue the ongoing episodes in `buffer` with the policy outputs `keys`, and return True.
+
+        Return False if these episodes are not in the buffer. Then call `record_into`.
 
         Args:
             buffer: the replay buffer.
@@ -86,7 +87,7 @@ class Recordings:
         return False
 
     def record_into(self, buffer: EpisodeReplayBuffer, keys: Collection[str] | None) -> None:
-        """Record the next steps into `buffer`, after a reset. Arguments as in `continues_in`."""
+        """Record the next steps into `buffer`, after a reset. The arguments are those of `continue_in`."""
         packs = self.packs
         self.sink = buffer.recorder(
             packs.num_envs,
@@ -99,7 +100,7 @@ class Recordings:
         self.buffer = buffer
 
     def reset(self, observations: Any, infos: dict[str, Any], mask: np.ndarray | None = None) -> None:
-        """Record the first observations of the environments in `mask`, bool [N], or of all for None."""
+        """Record the first observations of the environments in `mask`, bool [N]. None: all environments."""
         if self.buffer is not None:
             self.returns.reset(np.ones(self.packs.num_envs, bool) if mask is None else mask)
         self.sink.reset(observations, infos, mask)

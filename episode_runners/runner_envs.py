@@ -112,15 +112,15 @@ class RunnerEnvs:
         return as_rows(observations, self.env.single_observation_space)
 
     def like(self, num_envs: int | None) -> tuple[EnvLike, dict[str, Any]]:
-        """Return the arguments of a runner for environments that are made like these: `env` and other ones by name.
+        """Return the arguments of a runner for environments that are made like these: `env`, and the others by name.
 
         Raises:
             InvalidArgument: the environments were given as objects.
         """
         env, options = self._made_of
         num_envs = self.env.num_envs if num_envs is None else num_envs
-        made_anew = env_like(env, num_envs)
-        return made_anew, {**options, "num_envs": None if isinstance(made_anew, gym.vector.VectorEnv) else num_envs}
+        env_again = env_like(env, num_envs)
+        return env_again, {**options, "num_envs": None if isinstance(env_again, gym.vector.VectorEnv) else num_envs}
 
     def close(self) -> None:
         """Close the environments."""

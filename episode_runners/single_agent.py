@@ -274,12 +274,13 @@ class SingleAgentEnvRunner(EnvRunner):
             An `EpisodePack` of n chunks.
 
         Raises:
-            InvalidArgument: both counts or none are given, or a count is below 1.
+            InvalidArgument: both counts or none are given, a count is below 1, or there is no policy and actions are
+                not random.
             EpisodeStateError: the runner is closed, or is sampling already (a hook called this method), or another
                 runner is sampling from the same environment object.
             KeyboardInterrupt: Ctrl-C. `take` returns the steps sampled so far.
             StateMismatch: a filter has no statistics, and this call does not update them.
-            WrongType: a flag is no bool.
+            WrongType: a flag is not a bool.
         """
         check_counts(num_timesteps, num_episodes)
         check_flags(explore, random_actions, force_reset)
@@ -349,7 +350,8 @@ class SingleAgentEnvRunner(EnvRunner):
                 Random actions have none.
 
         Raises:
-            InvalidArgument: `num_timesteps` is below 1, or the buffer is too small for the runner's environments.
+            InvalidArgument: `num_timesteps` is below 1, the buffer is too small for the runner's environments, or there
+                is no policy and actions are not random.
             UnknownKey: the policy has no such extra output.
             EpisodeStateError: the runner is closed, or is sampling already (a hook called this method), or another
                 runner is sampling from the same environment object.
@@ -389,7 +391,7 @@ class SingleAgentEnvRunner(EnvRunner):
         """
         self._begin_call(explore, random_actions)
         recordings = self._recordings
-        continues = recordings.continues_in(buffer, keys)
+        continues = recordings.continue_in(buffer, keys)
         recordings.was_greedy[...] = not explore
         if not continues:
             self._store_interrupted()

@@ -1,6 +1,6 @@
-"""Names for the types of what parameters take, for all packages of the house.
+"""Type aliases of parameters, for all packages of the library.
 
-A parameter that is only passed on, compared or printed is an `object`. `Any` is left for what no name fits.
+A parameter that is only passed on, compared or printed is an `object`. `Any` is for parameters that no alias fits.
 """
 
 from __future__ import annotations

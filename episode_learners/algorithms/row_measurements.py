@@ -83,7 +83,7 @@ class RowMeasurements:
         self._num_steps += 1
 
     def end(self) -> None:
-        """End an update. The notes of one that failed are dropped."""
+        """End an update. If it failed, its columns are dropped."""
         self._shape, self._notes = None, []
 
     @torch.no_grad()

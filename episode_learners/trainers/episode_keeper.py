@@ -42,9 +42,9 @@ class EpisodeKeeper:
     manager, to write the episodes since the last time.
 
     It works with an `OnPolicyTrainer` or `OffPolicyTrainer`. Games of several agents are compared by the sum of all
-    agents' rewards. Of the extra model outputs, those of all chunks of an episode are stored: random actions of the
-    warmup have none. With a replay buffer of one agent, an episode is copied from it only if the episodes of its sample
-    have one to keep. Episodes that the buffer dropped in part by the end of the sample are not kept.
+    agents' rewards. An extra model output is stored if all chunks of the episode have it. Random actions, as in the
+    warmup, have none. From the replay buffer of one agent, episodes are copied only after samples with an episode to
+    keep. Episodes of which the buffer dropped a part before the end of the sample are not kept.
 
     Args:
         folder: the data set, which is created or continued.
@@ -79,8 +79,9 @@ class EpisodeKeeper:
         self._due = clock() + self.interval
 
     def on_start(self, trainer: Trainer[Any]) -> None:
-        """Check that the trainer samples episodes, and watch the runner if they go into a replay buffer. The trainer
-        calls this hook before its first step.
+        """Check that the trainer samples episodes. If they go into a replay buffer, add a hook to the runner.
+
+        The trainer calls this method before its first step.
         """
         check_keeps(trainer)
         if isinstance(trainer, OffPolicyTrainer) and isinstance(trainer.buffer, EpisodeReplayBuffer):
@@ -133,7 +134,7 @@ class EpisodeKeeper:
         Args:
             total: return of the episode.
             num_steps: environment steps of the run.
-            load: function that returns the chunks of the episode, or none if they are not known any more.
+            load: function that returns the chunks of the episode, or an empty list if they are not stored any more.
         """
         score = -np.inf if np.isnan(total) else total
         self._num_ended += 1
@@ -190,7 +191,7 @@ def check_keeps(trainer: Trainer[Any]) -> None:
 
 
 class _SampledEpisodes:
-    """Hook of a runner that tells a keeper about samples into a replay buffer.
+    """Hook of a runner that passes samples into a replay buffer on to a keeper.
 
     Args:
         keeper: the keeper.
@@ -201,7 +202,7 @@ class _SampledEpisodes:
         self._keeper, self._trainer = keeper, trainer
 
     def on_sample_end(self, runner: object, sampled: object) -> None:
-        """Tell the keeper about a sample. Samples that are not in the buffer are ignored."""
+        """Pass a sample on to the keeper, unless it is not in the buffer."""
         buffer = self._trainer.buffer
         if isinstance(sampled, CollectStats) and isinstance(buffer, EpisodeReplayBuffer):
             self._keeper.consider_sample(sampled, buffer, self._trainer.num_steps + sampled.num_steps)

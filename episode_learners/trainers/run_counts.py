@@ -12,8 +12,9 @@ __all__ = ["RunCounts"]
 
 @dataclass(slots=True)
 class RunCounts:
-    """Counts, scores and duration of a training run so far, with the part before it was resumed. Checkpoints store
-    them.
+    """Counts, scores and duration of a training run so far, including the time before it was resumed.
+
+    Checkpoints store them.
 
     Attributes:
         num_epochs, num_steps, num_updates, num_tests: Completed epochs, steps, updates and tests.
@@ -49,8 +50,6 @@ class RunCounts:
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "_began"}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the values that `get_state` returned. Values that an earlier version did not store stay as they
-        are.
-        """
+        """Restore the values that `get_state` returned. A value that `state` lacks stays as it is."""
         for name, value in state.items():
             setattr(self, name, value)

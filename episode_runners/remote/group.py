@@ -83,7 +83,10 @@ class _Worker:
 
 @dataclass(slots=True)
 class _Announcement:
-    """A value that each runner gets with its next request, unless it has it, and how often the value was replaced."""
+    """Value that is sent to each runner with its next request, unless the runner has it, and its number.
+
+    The number counts how often the value was replaced.
+    """
 
     value: Any = None
     number: int = 0
@@ -94,7 +97,7 @@ class _Announcement:
         self.number += 1
 
     def since(self, number: int) -> Any:
-        """Return the value, or None for a runner that was sent the value of this number."""
+        """Return the value, or None if its number is `number`: the runner has it already."""
         return None if number == self.number else self.value
 
 

@@ -15,7 +15,7 @@ def explain(
     run: Annotated[Path, typer.Argument(help="The folder of a run of train --explain.")],
     update: Annotated[int, typer.Argument(help="Number of the update; by default the last one.")] = -1,
     module: Annotated[str | None, typer.Option(help="The module, if several learn.")] = None,
-    by: Annotated[str, typer.Option(help="Sum up the steps by: episode, agent, time or turn.")] = "",
+    by: Annotated[str, typer.Option(help="Sum up the steps by: episode, agent, time, turn or worker.")] = "",
     data: Annotated[Path | None, typer.Option(help="Data set with the episodes, to name the steps' rewards.")] = None,
     limit: Annotated[int, typer.Option(help="Most rows to print; 0 for all.", min=0)] = 20,
     html: Annotated[Path | None, typer.Option(help="Write a page to this file.")] = None,

@@ -118,7 +118,7 @@ def transition_columns(
     """Return the columns of a batch of n-step transitions, without weights and indices.
 
     Args:
-        draw: the sampled steps, [n]. It gets the last steps of the transitions.
+        draw: the sampled steps, [n]. Its `last` is set to the last steps of the transitions.
         keys: names of the columns.
         n_step: number of steps: one int, or int [n].
         gamma: discount factor.

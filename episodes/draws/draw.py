@@ -1,4 +1,4 @@
-"""`Draw`: steps that a store sampled, and what a store reads at them. Replay rings and files implement it."""
+"""`Draw`: interface to the steps that a store sampled. Replay rings and files implement it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Draw(ABC):
 
     @abstractmethod
     def info_columns(self) -> dict[str, np.ndarray]:
-        """Return these infos as one array [*shape, ...] per key path, and as "_<path>" whether each is present."""
+        """Return the same infos as an array [*shape, ...] per key path. "_<path>" is its mask of infos with the key."""
 
     @abstractmethod
     def history(self, before: bool, after: bool, spaces: HistorySpaces, lookback: int | None) -> tuple[History, int]:
@@ -74,7 +74,7 @@ class Draw(ABC):
 class StepsDraw(Draw):
     """Sampled steps or n-step transitions [n].
 
-    Positions are a store's own numbers of steps, such as places in a ring.
+    Positions are a store's own numbers of steps, such as indices into a ring.
 
     Attributes:
         slots: positions of the sampled steps, [n].
@@ -122,5 +122,5 @@ class WindowsDraw(Draw):
     def history_at(self, column: int) -> History:
         """Return the observations before the steps in one column of the windows as a history of length B.
 
-        Where this column is padding on the left, the observation has no steps before it.
+        If the column is padding on the left, the observation has no steps before it.
         """

@@ -14,14 +14,14 @@ class WindowLayout(NamedTuple):
                                 2 3 4 | 5 6 .     the last step is 6
 
     Attributes:
-        there: whether a column has a step, bool [B, W].
+        exists: whether a column has a step, bool [B, W].
         before: number of known steps before the sampled steps, int64 [B].
         stops: column after the last step, int64 [B].
         left: number of columns before the sampled step.
         columns: the numbers 0 to W - 1, int64 [W].
     """
 
-    there: np.ndarray
+    exists: np.ndarray
     before: np.ndarray
     stops: np.ndarray
     left: int
@@ -41,10 +41,10 @@ class WindowLayout(NamedTuple):
         stops = np.minimum(onward, length)
         if left:
             stops += left
-        there = columns < stops[:, None]
+        exists = columns < stops[:, None]
         if left:
-            there &= columns >= (left - before)[:, None]
-        return WindowLayout(there, before, stops, left, columns)
+            exists &= columns >= (left - before)[:, None]
+        return WindowLayout(exists, before, stops, left, columns)
 
     @property
     def begins(self) -> np.ndarray:
@@ -54,16 +54,16 @@ class WindowLayout(NamedTuple):
     def learned(self) -> np.ndarray:
         """Return a mask of the steps to learn from, bool [B, W]: those from the sampled step on."""
         if not self.left:
-            return self.there
-        learned = self.there.copy()
+            return self.exists
+        learned = self.exists.copy()
         learned[:, : self.left] = False
         return learned
 
     def is_first(self, t: np.ndarray) -> np.ndarray:
         """Return a mask of the first steps of episodes, bool [B, W], for sampled steps at the times `t` [B]."""
         if self.left:
-            return (self.columns == (self.left - t)[:, None]) & self.there
-        first = np.zeros(self.there.shape, bool)
+            return (self.columns == (self.left - t)[:, None]) & self.exists
+        first = np.zeros(self.exists.shape, bool)
         first[:, 0] = t == 0
         return first
 

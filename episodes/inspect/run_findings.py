@@ -32,7 +32,7 @@ from episodes.tokens.names import LOGP, TRAINER_LOGP
 __all__ = ["RunFinding", "RunFindings", "examine_run"]
 
 MOST_UPDATES, MOST_ROWS = 256, 200_000  # the newest ones of a module
-MOST_EPISODES = 200  # of a data set, whose log-probabilities are compared, and of a run, whose values are
+MOST_EPISODES = 200  # of a data set, whose log-probabilities of tokens are compared
 MOST_NAMES = 3  # in a text
 FAR_OF_TOKENS = 0.1  # of a language model, whose sampler rounds otherwise than its trainer
 FAR_OF_CORRECTED = 0.5  # the same if the loss corrects for the difference, as with older weights by design
@@ -55,7 +55,7 @@ Columns = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class RunFinding:
-    """Something in a training run that runs without defects do not show.
+    """Sign of a defect in a training run, which runs without defects do not show.
 
     Attributes:
         kind: "acting_differs", "old_policy", "advantage_sign", "value_at_limit", "loss_at_start", "token_logp", or a
@@ -88,7 +88,7 @@ class RunFinding:
 
 @dataclass(frozen=True, slots=True)
 class RunFindings(Sequence[RunFinding]):
-    """Sequence of what stands out in a training run.
+    """Findings of a training run, as a sequence, with texts on what was examined.
 
     Attributes:
         findings: the findings.
@@ -131,7 +131,7 @@ def examine_run(run: str | Path) -> RunFindings:
     """
     path = local_path(run)
     if not path.is_dir():
-        raise InvalidArgument(f"examine_run: {path} is no folder; give the folder of a run (train --logdir)")
+        raise InvalidArgument(f"examine_run: {path} is not a folder; give the folder of a run (train --logdir)")
     stored = read_run(path) if is_run(path) else StoredRun(folder=path, status="")
     algorithm = str(stored.settings.get("algo", ""))
     data = stored_episodes(path)
@@ -191,8 +191,9 @@ def has_ledger(run: Path) -> bool:
 
 
 def _pools(path: Path) -> dict[str, tuple[list[int], dict[str, np.ndarray]]]:
-    """Return by module the numbers of the newest measured updates, and the columns of all their steps. The column
-    "update" has the number of each step's update. Without a ledger there are none.
+    """Return the numbers of the newest measured updates, and the columns of all their steps, by module.
+
+    The column "update" has the number of each step's update. Without a ledger the dict is empty.
     """
     if not has_ledger(path):
         return {}
@@ -305,7 +306,7 @@ def _course(updates: np.ndarray, values: np.ndarray) -> list[tuple[int, float]]:
 
 
 def _stored(ids: Sequence[str], data: Mapping[str, EpisodeDataset]) -> tuple[str, str]:
-    """Return the first of the episodes that a data set has, and its name; otherwise the first one, and ""."""
+    """Return the first of the episode ids that a data set has, and the data set's name, or else the first id and ""."""
     for name, dataset in data.items():
         known = set(map(str, dataset.metadata["id"].tolist()))
         for id_ in ids:
@@ -324,7 +325,7 @@ def _since(times: np.ndarray, distances: np.ndarray) -> str:
 
 
 def _workers(columns: Columns, rows: np.ndarray, is_far: np.ndarray, data: Mapping[str, EpisodeDataset]) -> str:
-    """Return which workers sampled the episodes of the far rows, as text, if the ledger or a data set knows it.
+    """Return which workers sampled the episodes of the far rows, as text, or "" if that was not recorded.
 
     Args:
         columns: columns of the updates.

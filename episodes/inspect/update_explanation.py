@@ -151,7 +151,7 @@ class UpdateExplanation(Sequence[LearnedStep]):
       acted, at the first gradient step; 1 if both are the same |
     | "first_gradient_step" | number of that gradient step in the update, 0 for the first one. At 0 the policy has not
       changed yet |
-    | "ratio" | the same, as the mean over all gradient steps |
+    | "ratio" | the ratio of probabilities, as the mean over all gradient steps |
     | "clipped" | fraction of the gradient steps in which the ratio was clipped |
     | "n_step" | number of rewards in the target |
     | "first_logp_difference" | of tokens: log-probability that the sampler recorded, minus that of the trained model at
@@ -265,7 +265,7 @@ class UpdateExplanation(Sequence[LearnedStep]):
         return shown, rows
 
     def to_html(self, page: str | Path | None = None, limit: int = 1000) -> str:
-        """Return a page of its own with the first `limit` steps, and tables of the episodes, agents and times.
+        """Return an HTML page with the first `limit` steps, and tables of the episodes, agents and times.
 
         Args:
             page: address of the page of the data set, which `episodes report` and `episodes watch` make. Rows are then

@@ -348,7 +348,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
         Raises:
             StepOutOfRange: there is no episode with an index.
-            WrongType: they are neither ints nor bools, or not one-dimensional.
+            WrongType: `indices` are neither ints nor bools, or not one-dimensional.
         """
         picked = positions_of(indices, len(self), "pack.select")
         sizes = np.diff(self.offsets)[picked]

@@ -569,9 +569,9 @@ class VectorRecorder:
 
 @dataclass(slots=True)
 class _SinceTake:
-    """What a recorder knows beside its rows since the last take. A take replaces it by one assignment.
+    """State of a recorder since the last take, apart from its rows. A take replaces it by one assignment.
 
-    A place is the first row of an episode, and its environment.
+    Places of episodes are pairs of their first row and their environment.
     """
 
     base: int  # the newest row at the last take

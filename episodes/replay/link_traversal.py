@@ -116,7 +116,7 @@ def windows(
     if context is not None:
         stored = (left - extents.before)[:, None]
         np.copyto(runs, context.newest[entry][:, None] - (stored - 1 - layout.columns), where=layout.columns < stored)
-    np.copyto(runs, ring.capacity, where=~layout.there)
+    np.copyto(runs, ring.capacity, where=~layout.exists)
     return runs, layout
 
 

@@ -66,7 +66,7 @@ def token_batch(
     - a column per key in `infos`, objects [S]: the list of the values that the infos of the sequence's observations
       have for this key, in order. Values that are lists, such as the images of an observation, are joined.
 
-    The `origin` of the batch has the turn of the token that each position predicts, and -1 where it is no sampled one.
+    The `origin` of the batch has the turn of the token that each position predicts, or -1 if it was not sampled.
 
     Args:
         pack: episodes with ragged tokens, as a `Conversation` records.

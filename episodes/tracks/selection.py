@@ -1,4 +1,4 @@
-"""Indices and masks of users that select from numbered things: episodes of packs and data sets, and games."""
+"""Positions of the episodes or games that a user's index, mask or slice selects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["position_of", "positions_of"]
 
 
 def position_of(index: object, size: int, name: str, takes_arrays: str, things: str = "episodes") -> int:
-    """Return the position of the one of `size` episodes that an index selects. -1 is the last one.
+    """Return the position of the episode that an index selects, from 0 to `size` - 1. The index -1 selects the last.
 
     Args:
         index: the user's index.
@@ -21,7 +21,7 @@ def position_of(index: object, size: int, name: str, takes_arrays: str, things: 
         things: what the episodes are, for errors.
 
     Raises:
-        WrongType: the index is no int.
+        WrongType: the index is not an int.
         StepOutOfRange: there is no such episode.
     """
     if not isinstance(index, (int, np.integer)):
@@ -33,7 +33,7 @@ def position_of(index: object, size: int, name: str, takes_arrays: str, things: 
 
 
 def positions_of(indices: Indices, size: int, name: str, things: str = "episodes") -> np.ndarray:
-    """Return the positions of those of `size` episodes that ints, a mask of bools [size] or a slice select, int64 [k].
+    """Return the positions, int64 [k], of the episodes that ints, a mask of bools [size] or a slice select.
 
     Args:
         indices: the user's indices or mask.
@@ -42,7 +42,7 @@ def positions_of(indices: Indices, size: int, name: str, things: str = "episodes
         things: what the episodes are, for errors.
 
     Raises:
-        WrongType: they are neither ints nor bools, or not one-dimensional.
+        WrongType: `indices` are neither ints nor bools, or not one-dimensional.
         StepOutOfRange: there is no such episode, or the mask has another length.
     """
     if isinstance(indices, slice):

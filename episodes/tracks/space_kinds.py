@@ -1,7 +1,7 @@
 """The table of the kinds of Gymnasium spaces, and what the items of each kind are.
 
-All other modules ask it, and none tests the class of a space. What another layer does for a kind, such as its
-distribution, is a dictionary or a `match` by `SpaceKind` there.
+No other module tests the class of a space. A layer that treats kinds differently, for example by their distributions,
+has a dictionary or a `match` by `SpaceKind`.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ def kind_of(space: gym.Space | None) -> SpaceKind:
 
 
 def exact_kind_of(space: gym.Space | None) -> SpaceKind:
-    """Return the kind of a space of Gymnasium's own classes. It is `OTHER` for all classes of users, whose further
-    attributes nobody knows.
+    """Return the kind of a space, or `OTHER` unless its class is one of Gymnasium's own.
+
+    The class of a user can have attributes that the library does not know.
     """
     return KIND_OF_CLASS.get(type(space), SpaceKind.OTHER)
 
@@ -94,7 +95,7 @@ def rejected_space(where: str, space: gym.Space | None, allowed: str, advice: st
 
 
 def is_nested(space: gym.Space | None) -> TypeGuard[spaces.Dict | spaces.Tuple]:
-    """Return True for `Dict` and `Tuple` spaces, whose items are dicts and tuples of arrays."""
+    """Return True for `Dict` and `Tuple` spaces, whose items are dicts and tuples of the items of other spaces."""
     return kind_of(space).is_nested
 
 
@@ -169,8 +170,8 @@ class Bounds(NamedTuple):
     """Smallest and largest values of the items of a space.
 
     Attributes:
-        low: array of the shape of an item.
-        high: likewise.
+        low: smallest values, in the shape of an item.
+        high: largest values, in the shape of an item.
     """
 
     low: np.ndarray
@@ -199,8 +200,8 @@ class Choices(NamedTuple):
     """First choice and number of choices of each number in an item of a `Discrete` or `MultiDiscrete` space.
 
     Attributes:
-        firsts: int64 array of the shape of an item.
-        counts: likewise.
+        firsts: the first choices, int64, in the shape of an item.
+        counts: the numbers of choices, int64, in the shape of an item.
     """
 
     firsts: np.ndarray

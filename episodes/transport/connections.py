@@ -122,9 +122,7 @@ class ConnectionWatch:
         return thread.join
 
     def connection_of(self, address: bytes, descriptor: int) -> Connection:
-        """Return the connection with a file descriptor, through which the sender at `address` has sent, and store it as
-        that of the address.
-        """
+        """Return the connection with a file descriptor, and store it as the connection of the sender at `address`."""
         connection = self.connections.get(descriptor)
         if connection is None:  # the thread has not seen it yet
             return Connection()

@@ -18,8 +18,9 @@ _MOST_WORDS = 1000  # characters of the reason why a schema is rejected
 
 
 class KnownSchemas(OrderedDict[int, tuple[PackLayout, ...] | str]):
-    """Dict of the layouts of packs by schema id, or of the reason why packs of a schema are rejected. Of too many
-    schemas, the oldest are dropped.
+    """Dict by schema id of the layouts of packs, or of the reason why packs of the schema are rejected.
+
+    If there are too many schemas, the oldest are dropped.
 
     Args:
         like: the expected packs, as `EpisodeReceiver` takes them.

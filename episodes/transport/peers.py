@@ -108,7 +108,7 @@ class Peers(OrderedDict[bytes, Peer]):
 
 
 class Unacknowledged(dict[bytes, Peer]):
-    """Dict by id of the senders of messages that were taken, and not acknowledged.
+    """Dict by id of the senders whose messages were taken but not acknowledged.
 
     Attributes:
         since: Time in `time.monotonic()` at which the first of these messages was taken.

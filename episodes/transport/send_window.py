@@ -27,14 +27,14 @@ class Outgoing(NamedTuple):
 
 
 class SendWindow(OrderedDict[int, Outgoing]):
-    """Dict of the messages that the receiver has not acknowledged by number, with limits of their count and bytes.
+    """Dict by number of the messages that the receiver has not acknowledged, with limits of their count and bytes.
 
     A message is sent once it is in the window: an interrupt at any instruction leaves it in or out, and `mend` derives
     the rest from that.
 
     Args:
-        size: limit of the messages.
-        most: limit of their bytes. A message of more bytes is alone.
+        size: largest number of messages.
+        most: largest number of bytes. A message of more bytes is only added to an empty window.
     """
 
     def __init__(self, size: int, most: int) -> None:
@@ -71,7 +71,7 @@ class SendWindow(OrderedDict[int, Outgoing]):
             self.nbytes -= sent.nbytes
 
     def mend(self) -> None:
-        """Complete what an interrupted call has begun with a message."""
+        """Recover from an interrupted call: derive the next number and the bytes from the messages."""
         if self:
             self.next = max(self.next, next(reversed(self)) + 1)
         self.nbytes = sum(sent.nbytes for sent in self.values())

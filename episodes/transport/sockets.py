@@ -268,7 +268,7 @@ class Endpoint:
 
 
 class _Turn:
-    """Lock that is held while a call works, and the thread that took it last. Both tell whether a call is nested."""
+    """Lock that is held while a call works, and the thread that took it last, by which a nested call is recognized."""
 
     __slots__ = ("busy", "thread")
 

@@ -1,4 +1,4 @@
-"""`TakenMessages`: messages that a receiver has taken, until its user has them."""
+"""`TakenMessages`: messages that a receiver has taken and its caller has not finished with."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ __all__ = ["TakenMessages", "steps_of"]
 
 
 class TakenMessages:
-    """Messages that a receiver has taken, until `recv` or `sample` returns them, and those that each thread was
-    returned last.
+    """Messages that a receiver has taken and not returned yet, and the messages that each thread received last.
 
     A message is taken once it is in `waiting` or `batch`: an interrupt at any instruction leaves it in or out, and
     `mend` derives the rest from that.
@@ -22,7 +21,7 @@ class TakenMessages:
         waiting: Messages that `recv` returns next.
         batch: Messages of an incomplete sample.
         num_steps: Steps of `batch`.
-        in_use: By thread: the messages that it was returned last.
+        in_use: The messages that `recv` or `sample` returned last, by thread.
     """
 
     __slots__ = ("_returned", "batch", "in_use", "num_steps", "waiting")
@@ -35,8 +34,8 @@ class TakenMessages:
         self._returned: list[Taken] | None = None  # what the current call returns, unless it is interrupted
 
     def return_first(self) -> Received:
-        """Return the result of the first waiting message from the current call. If the call is interrupted, the next
-        one returns it.
+        """Return the result of the first waiting message, for the current call. After an interrupt, the next call
+        returns it.
         """
         messages = [self.waiting[0]]
         self.in_use[threading.get_ident()] = messages.copy()
@@ -44,9 +43,7 @@ class TakenMessages:
         return messages[0].result
 
     def return_batch(self) -> list[Received]:
-        """Return the results of the batch from the current call. If the call is interrupted, the next one returns
-        them.
-        """
+        """Return the results of the batch, for the current call. After an interrupt, the next call returns them."""
         self.in_use[threading.get_ident()] = self.batch.copy()
         self._returned = self.batch
         return [message.result for message in self.batch]
@@ -64,8 +61,8 @@ class TakenMessages:
         self._returned = None
 
     def mend(self) -> None:
-        """Recover from an interrupted call: messages that it did not return are not in use, and the numbers of their
-        senders' next messages and the steps of the batch follow.
+        """Recover from an interrupted call. Messages that it did not return are not in use. The senders' next numbers
+        and the steps of the batch are derived from the messages.
         """
         self._returned = None
         kept = [*self.waiting, *self.batch]

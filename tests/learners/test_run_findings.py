@@ -413,7 +413,7 @@ def test_policy_that_is_far_from_the_one_that_learns_stands_out(shift: float, tm
 @pytest.mark.parametrize("name", ["absent", "file"])
 def test_path_without_a_folder_is_no_run(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InvalidArgument, match=f"{name} is no folder; give the folder of a run"):
+    with pytest.raises(InvalidArgument, match=f"{name} is not a folder; give the folder of a run"):
         examine_run(tmp_path / name)
 
 

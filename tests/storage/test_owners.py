@@ -60,7 +60,7 @@ class _Running:
 
     def __init__(self, folder: Path) -> None:
         self.trainer = trainer(folder)
-        self.owned = self.trainer._folder_owned()
+        self.owned = self.trainer._folder.owned()
         self.owned.__enter__()
 
     def close(self) -> None:

@@ -156,7 +156,7 @@ class Ledger(Closeable):
 
         Raises:
             ShapeMismatch: measurements do not have one item per row, or have different shapes.
-            WrongType: the number is no integer of 64 bits, the module is no text, or the batch is neither a `Batch` nor
+            WrongType: the number is not an integer of 64 bits, the module is not text, or the batch is not a `Batch` or
                 a dict of columns.
             InvalidArgument: another ledger, of this or another process, writes to the directory.
             EpisodeStateError: this is a process that was forked from the ledger's.

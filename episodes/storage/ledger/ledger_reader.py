@@ -26,7 +26,7 @@ class LedgerUpdate(NamedTuple):
 
     Attributes:
         update: its number.
-        module: its name, or "".
+        module: name of the module that learned, or "".
         weights, settings: hashes.
         episode: number of each row's episode, int64 [n], in the order in which episodes occur in the ledger; -1:
             unknown.

@@ -76,7 +76,7 @@ class MappedColumn:
     def windows(self, units: np.ndarray, grid: WindowGrid) -> np.ndarray:
         """Return B windows of W successive items, [B, W, *shape], which begin at the memory offsets `units` [B]. Items
         that `grid` marks as padding are zeros."""
-        shape = (*grid.layout.there.shape, *self.shape)
+        shape = (*grid.layout.exists.shape, *self.shape)
         if not self._bytes_of_item:
             return np.zeros(shape, self.dtype)
         if grid.apart is None:

@@ -134,11 +134,11 @@ class DecodedColumn:
     def windows(self, units: np.ndarray, grid: WindowGrid) -> np.ndarray:
         """Return B windows of W successive items, [B, W, *shape], which begin at the item indices `units` [B]. Items
         that `grid` marks as padding are zeros."""
-        rows = units[:, None] + np.arange(grid.layout.there.shape[1])
+        rows = units[:, None] + np.arange(grid.layout.exists.shape[1])
         if not len(grid.padding):
             return self.take(rows)
-        result = np.zeros((*grid.layout.there.shape, *self.shape), self.dtype)
-        result[grid.layout.there] = self.take(rows[grid.layout.there])
+        result = np.zeros((*grid.layout.exists.shape, *self.shape), self.dtype)
+        result[grid.layout.exists] = self.take(rows[grid.layout.exists])
         return result
 
 

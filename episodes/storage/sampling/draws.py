@@ -46,7 +46,7 @@ class _Draw(LocatedItems, Draw):
 
     @abstractmethod
     def step_indices(self) -> np.ndarray:
-        """Return the step indices (numbers among all steps of the data set) of the steps."""
+        """Return the step indices (numbers among all steps of the data set), int64 [*shape]."""
 
     @abstractmethod
     def of_episodes(self, values: np.ndarray) -> np.ndarray:
@@ -54,7 +54,7 @@ class _Draw(LocatedItems, Draw):
 
     @abstractmethod
     def places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return position, position of the last of the n steps, and chunk of each step that is not padding."""
+        """Return of each step [k] that is not padding its position, the position of its last step, and its chunk."""
 
     def stored(self, keys: Sequence[str]) -> dict[str, Any]:
         tracks, columns, endings = self.tracks, {}, {}
@@ -173,7 +173,7 @@ class WindowDraw(_Draw, WindowsDraw):
             onward = steps.known(CHUNK_END) - self.numbers
             before = steps.known(CHUNK_LENGTH) - onward + steps.known(CHUNK_LOOKBACK)
             layout = WindowLayout.of(np.minimum(before, self.before), onward, left, length)
-            cells = self.layout.there & ~layout.there
+            cells = self.layout.exists & ~layout.exists
             if cells.any():
                 self._chunk_grid, self._others = WindowGrid.of(layout, around), cells
 
@@ -184,7 +184,7 @@ class WindowDraw(_Draw, WindowsDraw):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.layout.there.shape
+        return self.layout.exists.shape
 
     def items(self, track: int, *, after: bool = False) -> np.ndarray:
         """Return the windows' items [B, W, ...] of the array with the index `track`, or with `after` the items
@@ -192,7 +192,7 @@ class WindowDraw(_Draw, WindowsDraw):
         column = self.tracks.columns[track]
         if self.tracks.unwritten[track] is not None:
             result = np.zeros((*self.shape, *column.shape), column.dtype)
-            result[self.layout.there] = self._items_of(track, self.layout.there, after)
+            result[self.layout.exists] = self._items_of(track, self.layout.exists, after)
             return result
         units = self.steps.units(track, after=after)
         if self.left:
@@ -234,7 +234,7 @@ class WindowDraw(_Draw, WindowsDraw):
     def step_indices(self) -> np.ndarray:
         """Return the step index (number among all steps of the data set) of each window step, int64 [B, W]. It is -1
         for padding and lookback steps."""
-        positions, stored = self._positions, self.layout.there
+        positions, stored = self._positions, self.layout.exists
         if self.left:
             stored = stored & (positions >= (self.ends - self.steps.known(LENGTH))[:, None])
         table = self.tracks.table
@@ -246,20 +246,20 @@ class WindowDraw(_Draw, WindowsDraw):
         """Return for each window step the value of its chunk, [B, W], given `values`, an array with one value per
         chunk. Padding is 0 or None."""
         result = np.repeat(values[self.episodes][:, None], self.shape[1], axis=1)
-        result[~self.layout.there] = None if result.dtype == object else np.zeros((), result.dtype)
+        result[~self.layout.exists] = None if result.dtype == object else np.zeros((), result.dtype)
         return result
 
     def times(self) -> np.ndarray:
         """Return the time index of each window step in its episode, int64 [B, W]. Padding is 0."""
-        return ((self.t - self.left)[:, None] + np.arange(self.shape[1])) * self.layout.there
+        return ((self.t - self.left)[:, None] + np.arange(self.shape[1])) * self.layout.exists
 
     def places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return position, last position and chunk of each of the k window steps that are not padding, int64 [k] each.
 
         The last positions, which `StepDraw.places` returns for n-step returns, are equal to the positions.
         """
-        numbers = self._positions[self.layout.there]
-        return numbers, numbers, np.repeat(self.episodes, self.layout.there.sum(1))
+        numbers = self._positions[self.layout.exists]
+        return numbers, numbers, np.repeat(self.episodes, self.layout.exists.sum(1))
 
     def arrange(self, values: np.ndarray) -> np.ndarray:
         """Return `values` [k, ...], which belong to the k window steps that are not padding, as a column [B, W, ...].
@@ -267,5 +267,5 @@ class WindowDraw(_Draw, WindowsDraw):
         result = np.zeros((*self.shape, *values.shape[1:]), values.dtype)
         if result.dtype == object:
             result[...] = None
-        result[self.layout.there] = values
+        result[self.layout.exists] = values
         return result

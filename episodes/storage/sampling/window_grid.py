@@ -30,10 +30,10 @@ class WindowGrid(NamedTuple):
             layout: which steps exist.
             around: rows of the record batch before those of the chunk, and after them, int64 [B] each.
         """
-        padding = (~layout.there).ravel().nonzero()[0]
+        padding = (~layout.exists).ravel().nonzero()[0]
         if not len(padding):
             return WindowGrid(layout, padding, None)
-        apart = (layout.begins > around[0]) | (layout.there.shape[1] - layout.stops > around[1])
+        apart = (layout.begins > around[0]) | (layout.exists.shape[1] - layout.stops > around[1])
         return WindowGrid(layout, padding, apart if apart.any() else None)
 
     def nearest(self) -> np.ndarray:
