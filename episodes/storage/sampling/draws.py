@@ -37,7 +37,7 @@ _FLAGS = (Columns.TERMINATEDS, Columns.TRUNCATEDS)
 _FACTS = {Columns.EPS_ID: "ids", Columns.AGENT_ID: "agent_ids", Columns.MODULE_ID: "module_ids"}
 
 
-class _Draw(LocatedItems, Draw):
+class _FileDraw(LocatedItems, Draw):
     """Base class of sampled steps and sampled windows, with what a `Draw` reads for both."""
 
     @abstractmethod
@@ -100,7 +100,7 @@ class _Draw(LocatedItems, Draw):
         return StoredHistory(self.tracks, numbers, owners, spaces, lookback), len(steps) if before else 0
 
 
-class StepDraw(_Draw, StepsDraw):
+class FileSteps(_FileDraw, StepsDraw):
     """Sampled steps [n], at which items can be read."""
 
     def __init__(self, tracks: StoredTracks, steps: LocatedSteps) -> None:
@@ -111,8 +111,8 @@ class StepDraw(_Draw, StepsDraw):
     def rewards_are_finite(self) -> bool:
         return False  # files do not say
 
-    def at_last(self) -> StepDraw:
-        return StepDraw(self.tracks, self.steps.moved_to(self.last))
+    def at_last(self) -> FileSteps:
+        return FileSteps(self.tracks, self.steps.moved_to(self.last))
 
     def path(self, num_steps: int) -> list[np.ndarray]:
         last = self.ends - 1
@@ -154,11 +154,11 @@ class StepDraw(_Draw, StepsDraw):
 
     def arrange(self, values: np.ndarray) -> np.ndarray:
         """Return `values` [n, ...] unchanged, because they already have the form of a batch column.
-        `WindowDraw.arrange` forms windows."""
+        `FileWindows.arrange` forms windows."""
         return values
 
 
-class WindowDraw(_Draw, WindowsDraw):
+class FileWindows(_FileDraw, WindowsDraw):
     """Sampled windows of W steps [B, W]: each has `left` steps as context, then the sampled
     step, then the steps after it."""
 
@@ -256,7 +256,7 @@ class WindowDraw(_Draw, WindowsDraw):
     def places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return position, last position and chunk of each of the k window steps that are not padding, int64 [k] each.
 
-        The last positions, which `StepDraw.places` returns for n-step returns, are equal to the positions.
+        The last positions, which `FileSteps.places` returns for n-step returns, are equal to the positions.
         """
         numbers = self._positions[self.layout.exists]
         return numbers, numbers, np.repeat(self.episodes, self.layout.exists.sum(1))

@@ -40,7 +40,7 @@ from episodes.storage.layout import StoredBatch
 from episodes.storage.sampling.batch_kinds import ChunkBatches, EpisodeBatches, Kind, StepBatches
 from episodes.storage.sampling.dataset_steps import DatasetSteps
 from episodes.storage.sampling.decoded_columns import DecodedColumn
-from episodes.storage.sampling.draws import StepDraw, WindowDraw
+from episodes.storage.sampling.draws import FileSteps, FileWindows
 from episodes.storage.sampling.located_items import LocatedItems
 from episodes.storage.sampling.order_cursor import OrderCursor
 from episodes.storage.sampling.orders import (
@@ -335,7 +335,7 @@ class Sampler:
         keys: Sequence[str],
     ) -> Batch:
         """Return a batch of n-step transitions from the located steps. All weights are 1."""
-        columns = transition_columns(StepDraw(self._tracks, steps), keys, n_step, gamma, views)
+        columns = transition_columns(FileSteps(self._tracks, steps), keys, n_step, gamma, views)
         columns[Columns.WEIGHTS] = ones(len(steps.numbers), np.float32)
         columns[INDICES] = indices = steps.indices.copy()
         return batch_of(columns, (self.source, indices))
@@ -420,7 +420,7 @@ class Sampler:
         if boundary == "stop":
             earliest = LocatedItems(self._tracks, steps).earliest_complete(reach)
             steps = shift_back(steps, length, earliest)
-        draw = WindowDraw(self._tracks, steps, lookback + burn_in, length)
+        draw = FileWindows(self._tracks, steps, lookback + burn_in, length)
         columns = window_columns(draw, names, views, lookback, Columns.STATE_OUT in self._tracks.structure)
         with self._lock:
             self.num_sampled += int(np.count_nonzero(columns[Columns.LOSS_MASK]))
