@@ -107,7 +107,7 @@ def _has_integers(space: gym.Space) -> bool:
 
 
 def _in_dtype_of(items: Any, space: gym.Space) -> Any:
-    """Return integers in the dtype of their space. Other items, and integers that do not fit, are returned themselves."""
+    """Return integers in the dtype of their space, and other items or integers that do not fit as they are."""
     if type(items) is not np.ndarray or items.dtype == space.dtype or items.dtype.kind not in "iu":
         return items
     cast = try_cast(items, np.dtype(space.dtype)) if _has_integers(space) else None
