@@ -162,5 +162,5 @@ def _without_beginnings(pack: EpisodePack, skipped: np.ndarray, is_kept: np.ndar
     """
     if skipped.any():
         pack = pack.move_starts(skipped)
-    is_kept = pack.lengths > 0 if is_kept is None else is_kept | (pack.lengths > 0)
-    return pack if is_kept.all() else pack.select(np.flatnonzero(is_kept))
+    kept = np.array(pack.lengths > 0) if is_kept is None else is_kept | (pack.lengths > 0)
+    return pack if kept.all() else pack.select(np.flatnonzero(kept))
