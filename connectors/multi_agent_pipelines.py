@@ -31,7 +31,7 @@ from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.notebook_repr import notebook_repr
-from episodes.tracks.validation import checked_mapping
+from episodes.tracks.validation import checked_mapping, reading_state
 
 if TYPE_CHECKING:
     from connectors.policy import Policy
@@ -172,8 +172,10 @@ class MultiAgentPipeline(Connector):
         """Restore the states of all modules' pipelines that `get_state` returned.
 
         Raises:
-            StateMismatch: the state is of other modules. Nothing is changed.
+            StateMismatch: the state is malformed, or of other modules. Nothing is changed.
         """
+        with reading_state(type(self)):
+            state = dict(state.items())
         if state.keys() != self._parts.keys():
             raise StateMismatch(
                 f"{self.name}.set_state: the state has the modules {list(state)}, this has {list(self._parts)}"

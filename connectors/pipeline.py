@@ -17,7 +17,7 @@ from connectors.trace import Trace
 from connectors.wiring import check_wiring, name_connectors
 from episodes.errors import StateMismatch, UnknownKey, WrongType
 from episodes.tracks.notebook_repr import notebook_repr
-from episodes.tracks.validation import checked_items, checked_space
+from episodes.tracks.validation import checked_items, checked_space, reading_state
 
 if TYPE_CHECKING:
     from connectors.policy import Policy
@@ -325,9 +325,11 @@ class ConnectorPipeline(Connector):
         """Restore the states of the connectors that `get_state` returned.
 
         Raises:
-            StateMismatch: the state is of a pipeline with other connectors. Nothing is changed.
+            StateMismatch: the state is malformed, or of a pipeline with other connectors. Nothing is changed.
         """
         before = self.get_state()
+        with reading_state(type(self)):
+            state = dict(state.items())
         unknown = [name for name in state if name not in self._pieces]
         missing = [name for name in before if name not in state]
         if unknown or missing:

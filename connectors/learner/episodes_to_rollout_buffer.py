@@ -16,6 +16,7 @@ from connectors.rollout.episodes import BlockEdge, episodes_to_rollout
 from connectors.views.pack_views import PackViews
 from episodes.pack import EpisodePack
 from episodes.returns.checks import check_fraction
+from episodes.tracks.validation import reading_state
 
 if TYPE_CHECKING:
     from connectors.policy import Policy
@@ -95,9 +96,15 @@ class EpisodesToRolloutBuffer(Connector):
         return self._edge.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the unfinished episodes and pending resets that `get_state` returned."""
-        self.reset_state()
-        self._edge.set_state(state)
+        """Restore the unfinished episodes and pending resets that `get_state` returned.
+
+        Raises:
+            StateMismatch: the state is malformed. Nothing is changed.
+        """
+        edge = BlockEdge(self.buffer.num_envs, self._edge.autoreset_mode)
+        with reading_state(type(self)):
+            edge.set_state(state)
+        self._edge = edge
 
     def reset_state(self) -> None:
         """Discard the unfinished episodes, so that each environment continues with a new episode."""

@@ -17,7 +17,7 @@ from episodes.errors import UnknownKey
 from episodes.history import History, OtherObservations, zeroed
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
-from episodes.tracks.validation import checked_choice, checked_number
+from episodes.tracks.validation import checked_choice, checked_number, reading_state
 
 __all__ = ["HindsightRelabel"]
 
@@ -126,8 +126,13 @@ class HindsightRelabel(Connector):
         return {"generator": self._generator.bit_generator.state}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the state of the random generator that `get_state` returned."""
-        self._generator.bit_generator.state = state["generator"]
+        """Restore the state of the random generator that `get_state` returned.
+
+        Raises:
+            StateMismatch: the state is malformed. Nothing is changed.
+        """
+        with reading_state(type(self)):
+            self._generator.bit_generator.state = state["generator"]
 
 
 class _Relabelled(OtherObservations):

@@ -17,6 +17,7 @@ from episodes.errors import InvalidArgument
 from episodes.facts.chunk_order import keys_of
 from episodes.pack import EpisodePack
 from episodes.returns.checks import check_fraction
+from episodes.tracks.validation import reading_state
 
 __all__ = ["NormalizeRewards"]
 
@@ -91,7 +92,8 @@ class NormalizeRewards(Connector):
         return self._returns.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._returns = RunningReturns.from_state(self.gamma, state)
+        with reading_state(type(self)):
+            self._returns = RunningReturns.from_state(self.gamma, state)
 
     def reset_state(self) -> None:
         self._returns = RunningReturns(self.gamma)

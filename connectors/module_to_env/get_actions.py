@@ -21,7 +21,7 @@ from episodes.data_types import NestedArrays
 from episodes.errors import ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
-from episodes.tracks.validation import checked_count, checked_flag
+from episodes.tracks.validation import checked_count, checked_flag, checked_seed, reading_state
 
 if TYPE_CHECKING:
     from connectors.policy import Policy
@@ -145,15 +145,21 @@ class GetActions(Connector):
         return {"seed": self._seed, "generator": state, "device": device, "rows": self._rows.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the state of the random generators that `get_state` returned. An empty dict changes nothing."""
-        if not state:
-            return
-        self._seed, self._generator = state["seed"], None
-        self._rows = NumpyCategoricalSampler(self._seed)
-        self._rows.set_state(state["rows"])
-        if state["generator"] is not None:
-            self._generator = torch.Generator(state["device"])
-            self._generator.set_state(torch.from_numpy(state["generator"].copy()))
+        """Restore the state of the random generators that `get_state` returned. An empty dict changes nothing.
+
+        Raises:
+            StateMismatch: the state is malformed. Nothing is changed.
+        """
+        with reading_state(type(self)):
+            if not state.keys():
+                return
+            seed, generator = checked_seed(state["seed"]), None
+            rows = NumpyCategoricalSampler(seed)
+            rows.set_state(state["rows"])
+            if state["generator"] is not None:
+                generator = torch.Generator(state["device"])
+                generator.set_state(torch.from_numpy(state["generator"].copy()))
+        self._seed, self._generator, self._rows = seed, generator, rows
 
     def reset_state(self) -> None:
         """Reset the random generators to their seed."""

@@ -15,6 +15,7 @@ from episodes.data_types import AgentID, NestedArrays
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
+from episodes.tracks.validation import reading_state
 
 if TYPE_CHECKING:
     from episodes.single_agent import SingleAgentEpisode
@@ -121,10 +122,19 @@ class ForEachAgent(ObservationRewriter):
         return {"agents": {agent_id: rewriter.get_state() for agent_id, rewriter in self.rewriters.items()}}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the states of the agents' rewriters that `get_state` returned."""
-        self.rewriters = {}
-        for agent_id, agent_state in state["agents"].items():
-            self.rewriter_of(agent_id).set_state(agent_state)
+        """Restore the states of the agents' rewriters that `get_state` returned.
+
+        Raises:
+            StateMismatch: the state is malformed. Nothing is changed.
+        """
+        before, self.rewriters = self.rewriters, {}
+        try:
+            with reading_state(type(self)):
+                for agent_id, agent_state in state["agents"].items():
+                    self.rewriter_of(agent_id).set_state(agent_state)
+        except BaseException:
+            self.rewriters = before
+            raise
 
     def reset_state(self) -> None:
         """Discard the learned statistics of all agents' rewriters."""

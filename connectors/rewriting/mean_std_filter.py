@@ -17,7 +17,7 @@ from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch
 from episodes.tracks import nested
 from episodes.tracks.nested import as_any_array
 from episodes.tracks.space_kinds import is_box, is_nested, joined_parts, map_space, parts_of
-from episodes.tracks.validation import checked_flag, checked_number
+from episodes.tracks.validation import checked_flag, checked_number, reading_state
 
 if TYPE_CHECKING:
     from episodes.single_agent import SingleAgentEpisode
@@ -214,9 +214,10 @@ class MeanStdFilter(ObservationRewriter):
         """Restore the statistics that `get_state` or `merge_states` returned.
 
         Raises:
-            StateMismatch: the shapes are not those of the space.
+            StateMismatch: the state is malformed, or the shapes are not those of the space. Nothing is changed.
         """
-        synced, unsynced = _from_state(state["synced"]), _from_state(state["own"])
+        with reading_state(type(self)):
+            synced, unsynced = _from_state(state["synced"]), _from_state(state["own"])
         if self.input_observation_space is not None:
             boxes = _boxes(self.input_observation_space)
             for path, known in (*synced.items(), *unsynced.items()):

@@ -91,8 +91,11 @@ class BlockEdge:
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the unfinished episodes that `get_state` returned."""
-        self.ids[:] = state["ids"]
-        self.boundaries.resume(state["steps"], np.flatnonzero(state["resets"]))
+        ids, steps, resets = list(state["ids"]), np.asarray(state["steps"], np.int64), np.asarray(state["resets"], bool)
+        if not len(ids) == len(steps) == len(resets) == self.num_envs:
+            raise ValueError(f"{len(ids)} ids, {len(steps)} numbers of steps, {len(resets)} resets")
+        self.ids[:] = ids
+        self.boundaries.resume(steps, np.flatnonzero(resets))
 
 
 @dataclass(frozen=True, slots=True)

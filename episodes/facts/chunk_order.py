@@ -1,7 +1,8 @@
 """Which chunks belong to one episode, and in which order. This is the one place that decides it.
 
 Chunks are of one episode if their id, agent id and multi-agent episode id are equal. Each step is in one chunk, and
-nothing follows an ending. Chunks without steps belong to any time.
+nothing follows an ending. Chunks without steps belong to any time. One with an ending, at the time at which the last
+chunk of its episode was cut, is a *late ending*: an agent has its last observation, and the others play on.
 
     chunk            id  t      ending        with the chunk before it in time
     0                a   0..4   cut
@@ -10,6 +11,7 @@ nothing follows an ending. Chunks without steps belong to any time.
     3                a   9..9   terminated    after a gap: step 8 is missing
     4                a   9..12  cut           conflict: step 9 is in two chunks
     5                a   13..14 cut           follows chunk 4; a conflict if chunk 4 had an ending
+    6                a   none   terminated    late ending at t=15: it ends chunk 5
 """
 
 from __future__ import annotations
@@ -104,6 +106,8 @@ class ChunkOrder(NamedTuple):
         is_first: whether the chunk is the first one of its episode, bool [m].
         follows: whether it begins where the chunk before it was cut, bool [m].
         is_conflict: whether it cannot be of the same episode as an earlier one, bool [m].
+        late: the chunks without steps that are late endings, int64 [k].
+        ended: the chunks that they end, int64 [k].
     """
 
     order: np.ndarray
@@ -111,6 +115,8 @@ class ChunkOrder(NamedTuple):
     is_first: np.ndarray
     follows: np.ndarray
     is_conflict: np.ndarray
+    late: np.ndarray
+    ended: np.ndarray
 
     @staticmethod
     def of(episodes: np.ndarray, t_started: np.ndarray, lengths: np.ndarray, ended: np.ndarray) -> ChunkOrder:
@@ -134,7 +140,8 @@ class ChunkOrder(NamedTuple):
                 before[i] = max(before[i - 1], i - 1, key=stops.__getitem__)
             is_conflict = ~is_first & conflicts(stops[before], ends[before], begins)
         follows = ~is_first & ~is_conflict & (begins == stops[before])
-        return ChunkOrder(order, order[before], is_first, follows, is_conflict)
+        late = _late_endings(episodes, t_started, lengths, ended)
+        return ChunkOrder(order, order[before], is_first, follows, is_conflict, *late)
 
     def pairs(self, mask: np.ndarray) -> list[tuple[int, int]]:
         """Return the pairs (chunk before, chunk) of the chunks that `mask`, bool [m], selects."""
@@ -146,7 +153,26 @@ class ChunkOrder(NamedTuple):
         starts = np.flatnonzero(~self.follows)
         runs = np.diff(np.append(starts, len(self.order)))
         heads[self.order] = np.repeat(self.order[starts], runs)
+        heads[self.late] = heads[self.ended]
         return heads
+
+
+def _late_endings(
+    episodes: np.ndarray, t_started: np.ndarray, lengths: np.ndarray, ended: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the chunks that are late endings, and the chunks that they end, int64 [k] each. See `ChunkOrder.of`."""
+    empty = np.flatnonzero((lengths == 0) & ended)
+    if not len(empty):
+        return empty, empty
+    stops = t_started + lengths
+    newest = np.full(len(lengths), -1)  # of each episode the chunk with steps that stops last
+    with_steps = np.flatnonzero(lengths)
+    with_steps = with_steps[stops[with_steps].argsort(kind="stable")]
+    newest[episodes[with_steps]] = with_steps
+    chunks = newest[episodes[empty]]
+    is_late = (chunks >= 0) & ~ended[chunks] & (stops[chunks] == t_started[empty])
+    chunks, first = np.unique(chunks[is_late], return_index=True)  # several chunks may say it
+    return empty[is_late][first], chunks
 
 
 def conflict_message(key: object, first: Span, second: Span) -> str:

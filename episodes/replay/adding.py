@@ -84,13 +84,36 @@ def _add(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> None:
         order: order in which the steps are written, or None for the order of the pack.
     """
     check_pack(ring, pack)
-    if not pack.num_steps:
-        return
-    try:
-        _write(ring, pack, order)
-    finally:
-        if ring.ragged:
-            _evict_cut_episodes(ring)
+    if pack.num_steps:
+        try:
+            _write(ring, pack, order)
+        finally:
+            if ring.ragged:
+                _evict_cut_episodes(ring)
+    empty = np.flatnonzero((pack.lengths == 0) & (pack.facts.endings > 0))
+    if len(empty):
+        end_stored(ring, pack.ids[empty].tolist(), pack.t_started[empty], pack.terminated[empty], pack.truncated[empty])
+
+
+def end_stored(
+    ring: LinkedRing, ids: list[str], t_started: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+) -> None:
+    """Set the endings of stored episodes that chunks without steps end, see `chunk_order`. A repeated call has no
+    further effect.
+
+    Args:
+        ring: where the steps before these chunks are stored. Chunks of other episodes are left out.
+        ids: ids of the n chunks.
+        t_started: times at which they begin, int [n].
+        terminated, truncated: their endings, bool [n].
+    """
+    entries = ring.table.find(ids)
+    known = np.flatnonzero(entries >= 0)
+    if len(known):
+        entries = entries[known]
+        is_next = ~ring.have_ended(entries) & (ring.t_next(entries) == t_started[known])
+        known, slots = known[is_next], ring.table.last[entries[is_next]]
+        ring.end_at(slots, {TERMINATEDS: terminated[known], TRUNCATEDS: truncated[known]})
 
 
 def _evict_cut_episodes(ring: LinkedRing) -> None:

@@ -274,6 +274,8 @@ class EpisodeReplayBuffer(SampleCounts):
         as context: views, states and burn-in read it, and it is never sampled, learned from or counted. Episodes with
         ragged tracks are stored whole, from t = 0: add their chunks one after another, or join them.
 
+        A chunk without steps may end its episode: the last stored step gets the ending.
+
         Args:
             episodes: what to add.
             keys: names of the extra model outputs to store. None: the outputs that the buffer stores already, or all if

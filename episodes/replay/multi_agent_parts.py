@@ -9,7 +9,7 @@ import numpy as np
 
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
-from episodes.replay.adding import add_pack
+from episodes.replay.adding import add_pack, end_stored
 from episodes.replay.env_steps import AgentModule, EnvSteps
 from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.single_agent import SingleAgentEpisode
@@ -25,6 +25,7 @@ class EpisodePart:
     Attributes:
         num_agents: number of agents of each module, agents without a step included.
         agents: of each module, the agents that have a step, and their chunks.
+        ended: of each module, the chunks without steps of agents that ended.
         packs: of each module, a pack of these chunks. Assigned before `write`.
     """
 
@@ -32,6 +33,7 @@ class EpisodePart:
         self._episode = episode
         self.num_agents: Counter[Hashable] = Counter()
         self.agents: dict[Hashable, list[tuple[Hashable, SingleAgentEpisode]]] = {}
+        self.ended: dict[Hashable, list[SingleAgentEpisode]] = {}
         self.packs: dict[Hashable, EpisodePack] = {}
         self._begins: tuple[int, dict[Hashable, int]] | None = None  # its first row, and its first steps by module
         self._steps: dict[Hashable, tuple[int, np.ndarray]] = {}
@@ -41,6 +43,8 @@ class EpisodePart:
             if len(agent_episode):
                 agent_modules[agent_id, module_id] = None
                 self.agents.setdefault(module_id, []).append((agent_id, agent_episode))
+            elif agent_episode.is_done:
+                self.ended.setdefault(module_id, []).append(agent_episode)
 
     def write(self, rings: Mapping[Hashable, LinkedRing], env_steps: EnvSteps) -> None:
         """Write the agents' steps to the rings of their modules, and the indices of these steps to `env_steps`.
@@ -67,6 +71,10 @@ class EpisodePart:
                 indices = numbers[start : start + len(agent_episode)]
                 env_steps.put(episode.id_, (agent_id, module_id), _acting_steps(episode, agent_id), indices)
                 start += len(agent_episode)
+        for module_id, ended in self.ended.items():
+            names = ("t_started", "is_terminated", "is_truncated")
+            columns = (np.array([getattr(each, name) for each in ended]) for name in names)
+            end_stored(rings[module_id], [each.id_ for each in ended], *columns)
         for module_id, number in env_steps.oldest_steps().items():
             rings[module_id].evict_before(number)
         env_steps.forget_evicted()

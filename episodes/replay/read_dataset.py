@@ -136,7 +136,9 @@ def addable_packs(ring: LinkedRing, pack: EpisodePack) -> Iterator[EpisodePack]:
             if skip < length:
                 next_times[id_] = t_started + length
         end = begin + len(skipped)
-        yield _without_beginnings(pack[begin:end], np.array(skipped, np.int64))
+        chunks_to_add = pack[begin:end]
+        counts, is_late = np.array(skipped, np.int64), (chunks_to_add.lengths == 0) & (chunks_to_add.facts.endings > 0)
+        yield _without_beginnings(chunks_to_add, counts, is_late)
         begin = end
 
 
@@ -154,8 +156,11 @@ def _t_next(ring: LinkedRing, id_: str) -> int | None:
     return _NEVER if ring.have_ended(entries)[0] else int(ring.t_next(entries)[0])
 
 
-def _without_beginnings(pack: EpisodePack, skipped: np.ndarray) -> EpisodePack:
-    """Return the pack without the first `skipped[i]` steps of each chunk i. Chunks that become empty are removed."""
+def _without_beginnings(pack: EpisodePack, skipped: np.ndarray, is_kept: np.ndarray | None = None) -> EpisodePack:
+    """Return the pack without the first `skipped[i]` steps of each chunk i. Chunks that become empty are removed,
+    except where `is_kept`, bool [n], is True.
+    """
     if skipped.any():
         pack = pack.move_starts(skipped)
-    return pack if pack.lengths.all() else pack.select(np.flatnonzero(pack.lengths))
+    kept = np.array(pack.lengths > 0) if is_kept is None else is_kept | (pack.lengths > 0)
+    return pack if kept.all() else pack.select(np.flatnonzero(kept))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from connectors import Connector, module_to_env_pipeline
+from connectors import Actor, Connector, env_to_module_pipeline, module_to_env_pipeline
 from connectors.multi_agent_pipelines import multi_agent_module_to_env
 from episode_learners import MLPPolicy, SACPolicy
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
@@ -190,6 +190,41 @@ def test_env_actions_of_several_agents_are_those_that_were_sent(mapping: str, ra
             np.testing.assert_array_equal(actions, chunk.get_env_actions()[agent])
         for pack in pack_agents([chunk]):
             assert np.array_equal(pack.get_env_actions(), pack.with_env_actions().actions)
+
+
+SMALL_INTEGERS = {
+    "int32": spaces.Discrete(3, start=2, dtype=np.int32),
+    "uint8": spaces.Discrete(3, dtype=np.uint8),
+    "several": spaces.MultiDiscrete([2, 3], dtype=np.int32, start=[-1, 1]),
+    "bits": spaces.MultiBinary(2),
+    "parts": spaces.Dict(a=spaces.Discrete(2, dtype=np.int16), b=spaces.Tuple([spaces.Box(-2, 2, (1,))])),
+}
+
+
+@pytest.mark.parametrize("mapping", ["normalize", "clip", "none"])
+@pytest.mark.parametrize("way", ["runner", "replay", "agents", "actor"])
+@pytest.mark.parametrize("name", SMALL_INTEGERS)
+def test_sent_integers_have_the_dtype_of_their_space(name: str, way: str, mapping: str) -> None:
+    space, arguments = SMALL_INTEGERS[name], MAPPINGS.get(mapping, {"normalize_actions": False})
+    if name == "parts" and mapping == "none":
+        arguments = {**arguments, "clip_actions": True}  # a normal distribution leaves the bounds
+    policy = MLPPolicy(Walk.observation_space, space)
+    pipeline = module_to_env_pipeline(Walk.observation_space, space, policy=policy, **arguments)
+    if way == "agents":
+        modules = {"default_policy": Walk.observation_space}, {"default_policy": space}
+        acting = multi_agent_module_to_env(*modules, **arguments)
+        env: Any = Together({agent: Walk(space) for agent in "ab"})
+        assert MultiAgentEnvRunner(lambda: env, policy, module_to_env=acting, seed=0).sample(num_timesteps=20)
+    elif way == "actor":
+        preprocessing = env_to_module_pipeline(Walk.observation_space, space)
+        actor = Actor(policy, env_to_module=preprocessing, module_to_env=pipeline)
+        assert all(space.contains(actor.act(np.zeros(2))[0]) for _ in range(5))
+    else:
+        runner = SingleAgentEnvRunner(lambda: Walk(space), policy, num_envs=2, module_to_env=pipeline, seed=0)
+        if way == "runner":
+            assert len(runner.sample(num_timesteps=20))
+        else:
+            runner.sample_into(EpisodeReplayBuffer(100), num_timesteps=20)
 
 
 class Endless(Walk):

@@ -490,6 +490,14 @@ class LinkedRing:
             if len(steps):
                 flags[(start + steps) % self.capacity] = True
 
+    def end_at(self, slots: np.ndarray, flags: dict[str, np.ndarray]) -> None:
+        """Set the ending flags of stored steps, bool [n] by name, at the ring positions `slots` [n]."""
+        self._run(partial(self._put_flags, slots, flags))
+
+    def _put_flags(self, slots: np.ndarray, flags: dict[str, np.ndarray]) -> None:
+        for name, values in flags.items():
+            self.track(name)[slots] = values
+
     def copy_observations_into_records(self) -> None:
         """Copy each step's two observations into its record, so that sampling reads them from the same cache line."""
         if self.beside is not None:
