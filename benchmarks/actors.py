@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -95,8 +96,13 @@ def our_group(size: Size, clock: Callable[[], float], each: int = LONG) -> Timed
 
     start_ray_once()
     count, group = size(each) * ACTORS, RayRunnerGroup(make_runner, ACTORS)
-    group.sample(num_timesteps=count)
-    return Timed(lambda: group.sample(num_timesteps=count), count, clock=clock)
+
+    def run() -> None:
+        group.sample(num_timesteps=count)
+
+    weakref.finalize(run, group.close)
+    run()
+    return Timed(run, count, clock=clock)
 
 
 def one_runner(size: Size, clock: Callable[[], float]) -> Timed:

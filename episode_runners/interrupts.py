@@ -13,32 +13,33 @@ class DeferredInterrupt:
 
     The code inside polls `pending` where it can stop. After the block, `raise_pending` raises the deferred one. Only
     the main thread gets signals, so in other threads this does nothing. A SIGINT handler of the user is left alone.
+    The second Ctrl-C also brings back Python's handler, so none is delayed after it, wherever it interrupts.
     """
 
     def __init__(self) -> None:
         self.pending = False  # whether there was a Ctrl-C that was not raised yet
-        self._is_installed = False
 
     def __enter__(self) -> Self:
         self.pending = False
-        if threading.current_thread() is threading.main_thread():
-            previous = signal.signal(signal.SIGINT, self._defer)
-            self._is_installed = previous is signal.default_int_handler
-            if not self._is_installed:
-                signal.signal(signal.SIGINT, previous)
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._defer)
         return self
 
     def _defer(self, number: int, frame: FrameType | None) -> None:
         """Signal handler: note the first Ctrl-C, and raise `KeyboardInterrupt` at the second."""
         if self.pending:
-            self.pending = False
-            raise KeyboardInterrupt
+            self._stop_deferring()
+            self.raise_pending()
         self.pending = True
 
     def __exit__(self, *exception: object) -> None:
-        if self._is_installed:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            self._is_installed = False
+        if signal.getsignal(signal.SIGINT) == self._defer:
+            self._stop_deferring()
+
+    def _stop_deferring(self) -> None:
+        """Bring back Python's handler."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def raise_pending(self) -> None:
         """Raise `KeyboardInterrupt` if a Ctrl-C was delayed and not raised yet."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import signal
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -51,8 +52,17 @@ class Breaking:
             self.left -= 1
             if self.left == 0:
                 self.left = self.later.pop(0) if self.later else -1
-                raise self.error
+                self.interrupt()
         return self.instruction
+
+    def interrupt(self) -> None:
+        """Raise the error. A `KeyboardInterrupt` comes from the handler of Ctrl-C, which may delay the first."""
+        if self.error is KeyboardInterrupt and self.where_signals_come:
+            handler = signal.getsignal(signal.SIGINT)
+            assert callable(handler)
+            handler(signal.SIGINT, None)
+            handler(signal.SIGINT, None)
+        raise self.error
 
     def run(self, work: Callable[[], Any]) -> bool:
         """Run `work`, and return True if the error interrupted the work."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from running import assert_fails, output, printed
 
+from episodes.inspect.page_server import PageServer
 from episodes.storage import EpisodeWriter
 from tests.storage.test_games import game
 
@@ -70,7 +71,6 @@ def test_report_shows_all_games(games: Path, tmp_path: Path) -> None:
     "words",
     [
         ("doctor", "{}"),
-        ("watch", "{}"),
         ("sql", "{}", "select * from episodes"),
         ("split", "{}", "a=0.5", "b=0.5"),
         ("diff", "{}", "{}"),
@@ -80,3 +80,15 @@ def test_report_shows_all_games(games: Path, tmp_path: Path) -> None:
 )
 def test_commands_of_one_kind_name_the_kinds(words: tuple[str, ...], games: Path) -> None:
     assert_fails("several kinds", *(word.format(games) for word in words))
+
+
+def test_watch_serves_each_game(games: Path) -> None:
+    server = PageServer(games)
+    try:
+        for expected in GAMES:
+            status, _, body = server.source.answer("episode", {"id": expected.id_, "t": str(expected.env_t_started)})
+            assert status == 200
+            assert all(f"{agent}/".encode() in body for agent, part in expected.agent_episodes.items() if len(part))
+        assert server.source.answer("findings", {})[0] == 200
+    finally:
+        server.server_close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,7 @@ def test_interrupted_runner_repeats_and_mixes_nothing(num: int) -> None:
             work = lambda: sampled.extend(runner.sample(num_timesteps=6))  # noqa: B023, E731
             at = int(np.exp(rng.uniform(0, 8.5)))
             if Breaking(KeyboardInterrupt, at, rooms=RUNNER, where_signals_come=True).run(work):
+                assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
                 num_interrupted += 1
                 sampled.extend(runner.take())
             check_chunks(sampled, ends)

@@ -14,8 +14,10 @@ import pytest
 from connectors import multi_agent_env_to_module
 from connectors.env_to_module import MeanStdFilter
 from episode_runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner
+from episode_runners.interrupts import DeferredInterrupt
 from episodes.errors import StateMismatch
 from episodes.replay import EpisodeReplayBuffer
+from tests.interrupts import Breaking
 from tests.moving.environments import Always, BoxCorridor
 from tests.runners.test_multi_agent_borders import ACTIONS, AGENTS, PLACE, Meeting, Numbered
 
@@ -123,6 +125,38 @@ def test_second_interrupt_raises_at_once_and_loses_one_step(place: str) -> None:
     assert Corridor.num_steps - runner.take().num_steps in range(3)
     assert runner.sample(num_timesteps=20).num_steps >= 20
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_no_interrupt_leaves_its_delay_behind() -> None:
+    """Wherever two presses of Ctrl-C come together in the code that delays the first, Python's handler is back."""
+
+    def work() -> None:
+        interrupts = DeferredInterrupt()
+        with interrupts:
+            pass
+        interrupts.raise_pending()
+
+    place, is_interrupted = 0, True
+    while is_interrupted:
+        place += 1
+        breaking = Breaking(
+            KeyboardInterrupt, place, rooms=("/episode_runners/interrupts.py",), where_signals_come=True
+        )
+        is_interrupted = breaking.run(work)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, place
+    assert place > 5
+
+
+def test_handler_that_is_set_inside_stays() -> None:
+    def handler(number: int, frame: Any) -> None:
+        """Do nothing."""
+
+    with DeferredInterrupt():
+        signal.signal(signal.SIGINT, handler)
+    try:
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.mark.parametrize("num_timesteps", [2, 20])
