@@ -40,13 +40,11 @@ def _row_bytes(leaf: Any, num_rows: int) -> np.ndarray | None:
     """Return the bytes of each row of a batch column, uint8 [B, k], or None if the column has objects
     or another number of rows."""
     torch = torch_of(leaf)
-    if torch:
-        if not leaf.ndim or len(leaf) != num_rows:
-            return None
-        leaf = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    elif not isinstance(leaf, np.ndarray) or leaf.dtype.hasobject or leaf.shape[:1] != (num_rows,):
+    if not (torch or isinstance(leaf, np.ndarray)) or leaf.shape[:1] != (num_rows,) or 0 in leaf.shape:
         return None
-    return np.ascontiguousarray(leaf).reshape(num_rows, -1).view(np.uint8) if leaf.size else None
+    if torch:
+        return leaf.reshape(num_rows, -1).contiguous().view(torch.uint8).numpy(force=True)
+    return None if leaf.dtype.hasobject else np.ascontiguousarray(leaf).reshape(num_rows, -1).view(np.uint8)
 
 
 def _hash_rows(rows: np.ndarray, digest: Digest) -> np.ndarray:
