@@ -157,21 +157,19 @@ class Ledger(Closeable):
 
         Raises:
             ShapeMismatch: measurements do not have one item per row, or have different shapes.
-            WrongType: the number is no integer of 64 bits, the module is no text, or the batch is neither a `Batch` nor
-                a dict of columns.
-            InvalidArgument: another ledger, of this or another process, writes to the directory, or `settings` is an
-                int that is no hash of 64 bits.
+            WrongType: the number is no integer of 64 bits, the module is no text, the batch is neither a `Batch` nor
+                a dict of columns, or the settings are neither a dict nor a hash.
+            InvalidArgument: another ledger, of this or another process, writes to the directory, or `settings` is a
+                number that is no hash of 64 bits.
             EpisodeStateError: this is a process that was forked from the ledger's.
         """
         if not isinstance(update, (int, np.integer)) or not -(2**63) <= update < 2**63 or not isinstance(module, str):
             raise WrongType(f"update {update!r} of module {module!r}: give an integer of 64 bits, and text")
         if not isinstance(batch, (Batch, Mapping)):
             raise WrongType(f"a batch that is a {type(batch).__name__}: give columns")
-        if isinstance(settings, int) and not 0 <= settings < 2**64:
-            raise InvalidArgument(f"Ledger.note: settings={settings} is no hash; give 0 to 2**64 - 1, or a dict")
         content = row_hashes(batch)
         measurements = _checked_measurements(measured or {}, len(content))
-        hashes = hash_of_arrays(weights), settings if isinstance(settings, int) else hash_of_values(settings)
+        hashes = hash_of_arrays(weights), hash_of_values(settings)
         self._owner.check()
         with self._lock:
             if not self._owner.is_active:
