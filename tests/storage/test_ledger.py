@@ -226,7 +226,7 @@ def test_rows_have_the_origin_of_their_batch(tmp_path_factory: pytest.TempPathFa
         with Ledger(folder, every=every) as ledger:
             for update in range(3):
                 is_sampled = data.draw(st.booleans())
-                batch = buffer.sample(4) if is_sampled else learner_pipeline()(episodes=chunks[update:] or chunks)
+                batch: Any = buffer.sample(4) if is_sampled else learner_pipeline()(episodes=chunks[update:] or chunks)
                 ledger.note(3 * part + update, batch, settings=update)
                 origin = batch.origin
                 expected.append((update, origin.ids.tolist(), origin.t.tolist(), origin.agent_ids.tolist()))

@@ -43,9 +43,10 @@ def _row_bytes(leaf: Any, num_rows: int) -> np.ndarray | None:
     torch = torch_of(leaf)
     if not (torch or isinstance(leaf, np.ndarray)) or leaf.shape[:1] != (num_rows,) or 0 in leaf.shape:
         return None
+    rows: Any = leaf.reshape(num_rows, -1)
     if torch:
-        return leaf.reshape(num_rows, -1).contiguous().view(torch.uint8).numpy(force=True)
-    return None if leaf.dtype.hasobject else np.ascontiguousarray(leaf).reshape(num_rows, -1).view(np.uint8)
+        return rows.contiguous().view(torch.uint8).numpy(force=True)
+    return None if rows.dtype.hasobject else np.ascontiguousarray(rows).view(np.uint8)
 
 
 def _hash_rows(rows: np.ndarray, digest: Digest) -> np.ndarray:
