@@ -1,4 +1,6 @@
-"""Benchmarks of measuring the rows of an update, for `explain_update`, beside the same update without it."""
+"""Benchmarks of measuring the rows of an update, for `explain_update`, beside the same update without it, and of
+training runs with a ledger beside the same runs without one.
+"""
 
 from __future__ import annotations
 
@@ -100,6 +102,52 @@ def recording(size: Size, make: Callable[[Size], Any], measures: bool) -> Timed:
     return Timed(update, clock=cpu_seconds)
 
 
+def training(size: Size, kind: str, has_ledger: bool) -> Timed:
+    """Time a step of a run on CartPole: 2,048 environment steps and an update of PPO, or 32 and 32 updates of DQN."""
+    import gymnasium as gym
+
+    from episode_learners import DQN, PPO, DQNConfig, MLPPolicy, PPOConfig, QPolicy
+    from episode_learners.trainers import OffPolicyConfig, OffPolicyTrainer, OnPolicyConfig, OnPolicyTrainer
+    from episode_runners import SingleAgentEnvRunner
+    from episodes.replay import EpisodeReplayBuffer
+
+    env = gym.make_vec("CartPole-v1", 8, vectorization_mode="sync")
+    spaces, folder = (env.single_observation_space, env.single_action_space), tempfile.mkdtemp()
+    options: dict[str, Any] = {"ledger": f"{folder}/ledger" if has_ledger else None}
+    numbers: dict[str, Any] = {"num_test_episodes": 0, "shows_progress": False}
+    trainer: Any
+    if kind == "PPO":
+        ppo = PPO(MLPPolicy(*spaces), PPOConfig(num_epochs=10, minibatch_size=128))
+        config = OnPolicyConfig(steps_per_collect=size(2048), **numbers)
+        trainer = OnPolicyTrainer(ppo, SingleAgentEnvRunner(env, ppo.policy, seed=0), config, **options)
+    else:
+        dqn, buffer = DQN(QPolicy(*spaces), DQNConfig(batch_size=64)), EpisodeReplayBuffer(5000, seed=0)
+        runner, warmup = SingleAgentEnvRunner(env, dqn.policy, seed=0), size(2048)
+        off_policy = OffPolicyConfig(
+            warmup_steps=warmup, steps_per_collect=32, gradient_steps_per_collect=32, **numbers
+        )
+        trainer = OffPolicyTrainer(dqn, runner, buffer, off_policy, **options)
+        while trainer.num_steps < warmup:
+            trainer.step()
+
+    def close() -> None:
+        """Close the ledger, and remove its folder."""
+        if trainer_ledger is not None:
+            trainer_ledger.close()
+        shutil.rmtree(folder)
+
+    trainer_ledger = trainer.ledger
+    weakref.finalize(trainer, close)
+    return Timed(trainer.step, clock=cpu_seconds)
+
+
+def with_ledger(kind: str, most: float) -> Figure:
+    """Return the benchmark of a run with a ledger beside the same run without one."""
+    sides = [partial(training, kind=kind, has_ledger=has_ledger) for has_ledger in (True, False)]
+    name = f"measuring rows/{kind} run with a ledger"
+    return Figure(name, Side("ours", sides[0]), Side("without", sides[1]), at_most(most), "us")
+
+
 def both(name: str, make: Callable[[Size], Any], most: float, work: Callable[..., Timed] = updating) -> Figure:
     """Return the benchmark of an update with measurements and of the same update without them."""
     sides = [partial(work, make=make, measures=measures) for measures in (True, False)]
@@ -115,4 +163,6 @@ ALGORITHMS: dict[str, Callable[[Size], Any]] = {
 FIGURES = (
     *(both(name, make, 1.2 if name == "DQN" else 1.03) for name, make in ALGORITHMS.items()),
     *(both(f"{name} recorded", make, 1.15 if name == "DQN" else 1.03, recording) for name, make in ALGORITHMS.items()),
+    with_ledger("PPO", 1.05),
+    with_ledger("DQN", 1.25),
 )

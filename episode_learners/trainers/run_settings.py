@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 from episode_learners.algorithms.algorithm import Algorithm
 from episode_learners.multi_agent import MultiAgentAlgorithm, learners_of
 from episode_runners import GroupRunner, MultiAgentEnvRunner
+from episodes.data_types import ModuleID
 from episodes.errors import StateMismatch, UnknownKey
+from episodes.storage.ledger.row_hashes import hash_of_values
 
 if TYPE_CHECKING:
     from episode_learners.trainers.config import TrainerConfig
     from episode_runners.single_agent import SingleAgentEnvRunner
 
-__all__ = ["FREE", "changed_settings", "settings_of"]
+__all__ = ["FREE", "SettingsHashes", "changed_settings", "settings_of"]
 
 FREE = ("trainer.max_epochs", "trainer.shows_progress")  # may always change
 _FIXED = ("trainer", "algorithm", "policy")  # may never change; all others may if they are allowed to
@@ -41,6 +44,42 @@ def settings_of(
     if runner is not None:
         settings |= {"environment": _environment_name(runner), "num_envs": runner.num_envs}
     return settings
+
+
+class SettingsHashes:
+    """Hashes of a run's settings and of the current learning rates, for a ledger.
+
+    Settings are read again after `clear`, or if the trainer has another configuration, algorithm, runner, policy or
+    algorithm's configuration than before. Learning rates are read at each call.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[Any] = []
+        self._settings: dict[str, Any] = {}
+        self._hashes: dict[ModuleID, tuple[dict[str, float], int]] = {}  # by module: learning rates, and their hash
+
+    def clear(self) -> None:
+        """Read all settings again at the next call of `of`."""
+        self._parts, self._settings, self._hashes = [], {}, {}
+
+    def of(self, module_id: ModuleID, learner: Algorithm, parts: list[Any], read: Callable[[], dict[str, Any]]) -> int:
+        """Return the hash of the settings of a run, and of the learning rates of the module `module_id`.
+
+        Args:
+            module_id: id of the module.
+            learner: the algorithm of the module.
+            parts: the objects that have the settings.
+            read: function that returns the settings.
+        """
+        if len(parts) != len(self._parts) or any(map(operator.is_not, parts, self._parts)):
+            self.clear()
+            self._parts = parts
+            self._settings = {name: value for name, value in read().items() if name not in FREE}
+        rates = {name: optimizer.learning_rate for name, optimizer in learner.optimizers.items()}
+        known = self._hashes.get(module_id)
+        if known is None or known[0] != rates:
+            known = self._hashes[module_id] = rates, hash_of_values({**self._settings, "rates": rates})
+        return known[1]
 
 
 def changed_settings(

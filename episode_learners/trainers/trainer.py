@@ -33,7 +33,7 @@ from episode_learners.trainers.progress import Progress
 from episode_learners.trainers.rllib_callbacks import as_trainer_hook
 from episode_learners.trainers.run_counts import RunCounts
 from episode_learners.trainers.run_folder import RunFolder
-from episode_learners.trainers.run_settings import FREE, changed_settings, settings_of
+from episode_learners.trainers.run_settings import SettingsHashes, changed_settings, settings_of
 from episode_runners import MultiAgentEnvRunner
 from episode_runners.evaluation import Evaluation
 from episode_runners.multi_agent_stats import MultiAgentCollectStats
@@ -121,6 +121,7 @@ class Trainer(ABC, Generic[Config]):
         self._folder = RunFolder(folder)
         self._newest_returns: deque[float] = deque(maxlen=WINDOW)
         self._has_started = False
+        self._settings_hashes = SettingsHashes()
         self._acting = policies_of(algorithm)  # the policies that the runner acts with
         self._progress = Progress(0, 0, is_shown=False)
 
@@ -297,6 +298,7 @@ class Trainer(ABC, Generic[Config]):
         write a checkpoint if one is due.
         """
         goal = self.num_steps + self.config.steps_per_epoch
+        self._settings_hashes.clear()
         self._progress.begin(self.num_epochs + 1, self.config.max_epochs)
         while self.num_steps < goal and not self.is_stopped:
             self._progress.add(self.step())
@@ -322,9 +324,10 @@ class Trainer(ABC, Generic[Config]):
         and the settings of the run.
         """
         if self.ledger is not None:
-            rates = {name: optimizer.learning_rate for name, optimizer in learner.optimizers.items()}
-            settings = {name: value for name, value in self._run_signature().items() if name not in FREE}
-            settings["rates"] = rates
+            learners = learners_of(self.algorithm).values()
+            configs = [part for each in learners for part in (each.policy, getattr(each, "config", None))]
+            parts = [self.config, self.algorithm, self.runner, *configs]
+            settings = self._settings_hashes.of(module_id, learner, parts, self._run_signature)
             weights = map(bytes_of, learner.policy.state_dict().values())
             module = "" if self.algorithm is learner else str(module_id)
             measured = learner.row_measurements if self.ledger.measures_rows else None
@@ -375,6 +378,7 @@ class Trainer(ABC, Generic[Config]):
             method = getattr(hook, name, None)
             if method is not None:
                 method(self, *arguments)
+                self._settings_hashes.clear()  # the hook may have changed them
         self._match_runner()
 
     # --- checkpoints -----------------------------------------------------------------------------------------------

@@ -204,9 +204,43 @@ def test_rejected_note_changes_nothing(tmp_path: Path) -> None:
             ledger.note(2, None)  # type: ignore[arg-type]
         episode = SingleAgentEpisode.from_arrays(np.arange(3.0)[:, None], [0, 1], [0.0, 1.0], id_="\ud800")
         ledger.note(np.int64(2), learner_pipeline()(episodes=[episode]), module="\ud800")
+        for settings in (-1, 2**64, True, "lr", 0.5, [1]):
+            with pytest.raises((InvalidArgument, WrongType), match=r"give (0 to|a dict)"):
+                ledger.note(3, rows(3), settings=settings)  # type: ignore[arg-type]
     stored = LedgerReader(tmp_path / "ledger")
     assert [(update.update, update.module) for update in stored] == [(1, ""), (2, "\\ud800")]
     assert stored.ids == ["\\ud800"]
+
+
+@given(st.data())
+def test_rows_have_the_origin_of_their_batch(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Ids, agents and times are those of `Batch.origin`, for chunks that come again in later updates and files."""
+    folder = tmp_path_factory.mktemp("origins")
+    buffer, chunks = EpisodeReplayBuffer(100, seed=0), []
+    for number, steps in enumerate(data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=6))):
+        agent = data.draw(st.sampled_from([None, 0, "a", "\ud800"]))
+        chunks.append(chunk(data.draw(st.sampled_from(["\ud800", ""])) + str(number), steps))
+        chunks[-1].agent_id = agent
+    buffer.add(chunks)
+    expected, every = [], data.draw(st.integers(1, 3))
+    for part in range(2):
+        with Ledger(folder, every=every) as ledger:
+            for update in range(3):
+                is_sampled = data.draw(st.booleans())
+                batch: Any = buffer.sample(4) if is_sampled else learner_pipeline()(episodes=chunks[update:] or chunks)
+                ledger.note(3 * part + update, batch, settings=update)
+                origin = batch.origin
+                expected.append((update, origin.ids.tolist(), origin.t.tolist(), origin.agent_ids.tolist()))
+    stored = LedgerReader(folder)
+    for update, (settings, ids, t, agents) in zip(stored, expected, strict=True):
+        assert [stored.ids[i] for i in update.episode] == list(map(escaped, ids))
+        assert (update.settings, update.t.tolist()) == (settings, t)
+        stored_agents = [None] * len(t) if update.agents is None else update.agents.tolist()
+        assert stored_agents == [None if agent is None else escaped(str(agent)) for agent in agents]
+
+
+def escaped(text: str) -> str:
+    return text.replace("\ud800", "\\ud800")
 
 
 def test_ledger_is_thread_safe(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -58,7 +59,7 @@ class _Note(NamedTuple):
     """Record of one training update.
 
     Attributes:
-        ids: ids of the episodes in its batch, in the order of their first rows.
+        ids: ids of the episodes in its batch, in the order of their first rows, not yet escaped.
         episode: index in `ids` of each row's episode, or `UNKNOWN`, int32 [B].
         agents: distinct agent ids of the rows, as texts. Empty if the episodes have no agent ids.
         agent: index in `agents` of each row's agent, or `UNKNOWN`, int16 [B]; or empty.
@@ -135,7 +136,7 @@ class Ledger(Closeable):
         batch: Batch | Mapping[str, Any],
         *,
         weights: Iterable[np.ndarray] = (),
-        settings: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | int | None = None,
         module: str = "",
         measured: Mapping[str, np.ndarray] | None = None,
         workers: Mapping[str, int] | None = None,
@@ -148,7 +149,7 @@ class Ledger(Closeable):
             batch: columns [B, ...] of arrays or tensors. If it has an `origin`, its episodes and times are recorded;
                 for a row of several steps, the first one.
             weights: all weights after the update.
-            settings: values that JSON can hold.
+            settings: values that JSON can hold, or their hash by `hash_of_values`.
             module: name of the module, if several learn.
             measured: measurements of the rows by name, such as "loss", numbers [B], or [B, W] of sequences.
             workers: by id of an episode, the number of the worker that sampled it. With measurements, it is recorded as
@@ -156,9 +157,10 @@ class Ledger(Closeable):
 
         Raises:
             ShapeMismatch: measurements do not have one item per row, or have different shapes.
-            WrongType: the number is not an integer of 64 bits, the module is not text, or the batch is not a `Batch` or
-                a dict of columns.
-            InvalidArgument: another ledger, of this or another process, writes to the directory.
+            WrongType: the number is not an integer of 64 bits, the module is not text, the batch is neither a `Batch` nor
+                a dict of columns, or the settings are neither a dict nor a hash.
+            InvalidArgument: another ledger, of this or another process, writes to the directory, or `settings` is a
+                number that is not a hash of 64 bits.
             EpisodeStateError: this is a process that was forked from the ledger's.
         """
         if not isinstance(update, (int, np.integer)) or not -(2**63) <= update < 2**63 or not isinstance(module, str):
@@ -336,21 +338,19 @@ def _row_origins(batch: Any, num_rows: int) -> tuple[list[str], np.ndarray, np.n
         return [], episode, t, [], no_agent
     real = np.flatnonzero(steps >= 0)
     keys, owners, times = origin.source.places(steps[real])
-    numbers = np.full(len(keys), UNKNOWN, np.int32)
-    distinct, first = np.unique(owners, return_index=True)
-    for i in distinct[first.argsort()].tolist():  # in the order of the rows
-        key = keys[i]
-        numbers[i] = UNKNOWN if key is None else ids.setdefault(_utf8_text(key.id_), len(ids))
-    episode[real], t[real] = numbers[owners], times
     agents: dict[str, int] = {}
-    of_keys = [
-        UNKNOWN if key is None or key.agent_id is None else agents.setdefault(_utf8_text(key.agent_id), len(agents))
-        for key in keys
-    ]
+    of_keys = np.full((len(keys), 2), UNKNOWN, np.int32)  # episode and agent
+    for i in dict.fromkeys(owners.tolist()):  # in the order of the rows
+        key = keys[i]
+        if key is not None:
+            of_keys[i, 0] = ids.setdefault(key.id_, len(ids))
+            if key.agent_id is not None:
+                of_keys[i, 1] = agents.setdefault(_utf8_text(key.agent_id), len(agents))
+    episode[real], t[real] = of_keys[owners, 0], times
     if not agents:
         return list(ids), episode, t, [], no_agent
     agent = np.full(num_rows, UNKNOWN, np.int16)
-    agent[real] = np.array(of_keys, np.int16)[owners]
+    agent[real] = of_keys[owners, 1]
     return list(ids), episode, t, list(agents), agent
 
 
@@ -367,9 +367,10 @@ def _record_batch(notes: Sequence[_Note], numbers: Mapping[str, int], schema: pa
     named: list[list[str]] = []
     episodes = []
     for note in notes:
-        first = len(new)
-        of_ids = [numbers[id_] if id_ in numbers else new.setdefault(id_, len(numbers) + len(new)) for id_ in note.ids]
-        named.append(list(new)[first:])
+        new_ids = [id_ for id_ in note.ids if id_ not in numbers and id_ not in new]
+        new |= zip(new_ids, count(len(numbers) + len(new)))
+        of_ids = [numbers[id_] if id_ in numbers else new[id_] for id_ in note.ids]
+        named.append(list(map(_utf8_text, new_ids)))
         episodes.append(np.array([*of_ids, UNKNOWN], np.int32)[note.episode])  # the last one is that of UNKNOWN, -1
     columns = dict(zip(_Note._fields, zip(*notes, strict=True), strict=True))
     columns |= {"named": named, "episode": episodes}

@@ -11,6 +11,7 @@ import numpy as np
 from episodes.batch import Batch
 from episodes.batch.leaves import torch_of
 from episodes.columns import Columns
+from episodes.errors import InvalidArgument, WrongType
 from episodes.storage.checksums import digest_of
 from episodes.tracks import nested
 
@@ -40,13 +41,12 @@ def _row_bytes(leaf: Any, num_rows: int) -> np.ndarray | None:
     """Return the bytes of each row of a batch column, uint8 [B, k], or None if the column has objects
     or another number of rows."""
     torch = torch_of(leaf)
-    if torch:
-        if not leaf.ndim or len(leaf) != num_rows:
-            return None
-        leaf = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    elif not isinstance(leaf, np.ndarray) or leaf.dtype.hasobject or leaf.shape[:1] != (num_rows,):
+    if not (torch or isinstance(leaf, np.ndarray)) or leaf.shape[:1] != (num_rows,) or 0 in leaf.shape:
         return None
-    return np.ascontiguousarray(leaf).reshape(num_rows, -1).view(np.uint8) if leaf.size else None
+    rows: Any = leaf.reshape(num_rows, -1)
+    if torch:
+        return rows.contiguous().view(torch.uint8).numpy(force=True)
+    return None if rows.dtype.hasobject else np.ascontiguousarray(rows).view(np.uint8)
 
 
 def _hash_rows(rows: np.ndarray, digest: Digest) -> np.ndarray:
@@ -61,6 +61,20 @@ def hash_of_arrays(arrays: Iterable[np.ndarray]) -> int:
     return digest(np.array(each, np.uint64))
 
 
-def hash_of_values(values: Mapping[str, Any] | None) -> int:
-    """Return a hash of settings, given as a dict, by way of JSON. Other values than JSON's are converted by `str`."""
+def hash_of_values(values: Mapping[str, Any] | int | None) -> int:
+    """Return a hash of settings, given as a dict, by way of JSON. Other values than JSON's are converted by `str`.
+
+    Args:
+        values: the settings, or their hash, which is returned.
+
+    Raises:
+        WrongType: `values` is neither a dict nor an int.
+        InvalidArgument: `values` is an int, and no hash of 64 bits.
+    """
+    if isinstance(values, (int, np.integer)) and not isinstance(values, bool):
+        if not 0 <= values < 2**64:
+            raise InvalidArgument(f"settings: {values} is no hash; give 0 to 2**64 - 1, or a dict")
+        return int(values)
+    if not isinstance(values, (Mapping, type(None))):
+        raise WrongType(f"settings: a {type(values).__name__} is given; give a dict, or its hash by hash_of_values")
     return digest_of("xxh3")(json.dumps(values or {}, sort_keys=True, default=str).encode())
