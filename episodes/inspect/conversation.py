@@ -26,6 +26,12 @@ MOST_TOKENS = 400  # of a message in a view
 MOST_MESSAGES = 200
 _COLDEST = -6.0  # log-probability with the strongest colour
 _LARGEST = 1.0  # difference of log-probabilities with the strongest colour
+_LOGP = "background of sampled tokens: log-probability, 0", f"{_COLDEST:g} and below", "147,51,234"
+_COMPARED = (
+    "background of sampled tokens: distance of the sampler's from the trainer's log-probability, 0",
+    f"{_LARGEST:g} and above",
+    "217,119,6",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +44,12 @@ class Token:
         heat: 0 for a log-probability of 0, up to 1 for -6 and below. With trainer's log-probabilities, 0 if the
             sampler's is equal, up to 1 for a difference of 1 and above.
         is_dim: whether it is a sampled token that is left out of the loss.
-        is_compared: whether `heat` is that of a difference between the sampler and the trainer.
     """
 
     text: str
     title: str
     heat: float = 0.0
     is_dim: bool = False
-    is_compared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +73,25 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ConversationView:
-    """View of a conversation with a language model: HTML in notebooks, text for `print`."""
+    """View of a conversation with a language model: HTML in notebooks, text for `print`.
+
+    Attributes:
+        title: the episode as text.
+        messages: the first messages.
+        num_left: number of further messages.
+        joined_by: text between the tokens of a message.
+        heat: meaning of the background of tokens, or "" if none has a background.
+        most: the number with the strongest background, as text.
+        colour: colour of the background, as "red,green,blue".
+    """
 
     title: str
     messages: Sequence[Message]
     num_left: int
-    joined_by: str  # between the tokens of a message
+    joined_by: str
+    heat: str = ""
+    most: str = ""
+    colour: str = ""
 
     _repr_html_ = notebook_repr("episodes.inspect.html", "conversation")
 
@@ -160,7 +177,8 @@ def view_conversation(
         if len(observed) or kept or not t:
             messages.append(_message("reply" if t else "prompt", t, observed, {}, kept, decode, max_tokens))
     shown = messages[:MOST_MESSAGES]
-    return ConversationView(repr(episode), shown, len(messages) - len(shown), " " if decode is None else "")
+    legend = (_COMPARED if TRAINER_LOGP in outputs else _LOGP) if LOGP in outputs else ("", "", "")
+    return ConversationView(repr(episode), shown, len(messages) - len(shown), " " if decode is None else "", *legend)
 
 
 def _checked_advantages(values: ArrayLike, num: int) -> np.ndarray:
@@ -212,7 +230,7 @@ def _message(
             title += [f"sampler minus trainer {logp - values[TRAINER_LOGP][k]:.3g}"]
         heat = min(max(share, 0.0), 1.0) if share == share else 0.0
         is_dim = LEARNED in values and not values[LEARNED][k]
-        tokens.append(Token(_text(id_, decode), ", ".join(title), round(heat, 2), is_dim, is_compared))
+        tokens.append(Token(_text(id_, decode), ", ".join(title), round(heat, 2), is_dim))
     return Message(role, step, tokens, max(len(ids) - max_tokens, 0), notes)
 
 

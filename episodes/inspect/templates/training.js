@@ -6,6 +6,7 @@ const FIRST = [
   "update/entropy", "update/explained_variance", "train/steps_per_second", "train/mean_length",
 ];
 const TITLES = { "train/mean_return_100": "mean return of the newest 100 episodes", "train/mean_return": "mean return of the episodes of each sample" };
+const MOST_PARTS = 6;  // of a metric that each agent or module has, above the fold
 const WIDTH = 600, HEIGHT = 150, EDGE = 6, MOST_POINTS = 400;
 let runs = [], groups = [], settings = {};
 let version = null, received = 0, findingsHtml = "";
@@ -291,7 +292,11 @@ function chosenMetrics() {  // the names of the metrics that are shown, and of t
   const words = state.find.toLowerCase().split(/\s+/).filter(Boolean);
   if (words.length) return [names.filter((name) => words.every((word) => name.toLowerCase().includes(word))), []];
   const first = names.includes("train/mean_return_100") ? FIRST : ["train/mean_return", ...FIRST];
-  return [first.filter((name) => names.includes(name)), names.filter((name) => !first.includes(name))];
+  const shown = first.flatMap((metric) => {  // of several agents or modules, each has its own, such as "update/loss/module/a"
+    const parts = names.filter((name) => name.startsWith(`${metric.replace(/_100$/, "")}/`));
+    return [...names.filter((name) => name === metric), ...(parts.length <= MOST_PARTS ? parts : [])];
+  });
+  return [[...new Set(shown)], names.filter((name) => !shown.includes(name))];
 }
 
 function tools() {
