@@ -16,9 +16,10 @@ from markupsafe import Markup
 from episodes.errors import EpisodeError
 from episodes.inspect.formatting import clipped, number, page_id
 from episodes.inspect.html import templates
+from episodes.inspect.learned_tracks import LearnedTracks
 from episodes.inspect.run_findings import RunFinding, RunFindings, examine_run, has_ledger
 from episodes.inspect.training_page import file_sizes
-from episodes.inspect.update_explanation import explain_update, page_of, stored_episodes
+from episodes.inspect.update_explanation import chunks_by_id, explain_update, page_of, stored_episodes
 from episodes.storage.ledger import LedgerReader
 from episodes.storage.ledger.difference import Difference, difference
 
@@ -42,19 +43,27 @@ def stands_out_html(findings: RunFindings, links: Links, name: str = "", last: s
         name: name of the run, if there are several.
         last: address of the explanation of the newest update, or "".
     """
-    found = [
-        {
-            "kind": one.kind.replace("_", " "),
-            "text": clipped(one.text.rstrip("."), 500),
-            "advice": one.advice.rstrip("."),
-            "links": links(one),
-            "course": Markup(course_html(one)),
-        }
-        for one in findings
+    found, notes = (
+        [
+            {
+                "kind": one.kind.replace("_", " "),
+                "text": clipped(one.text.rstrip("."), 500),
+                "advice": one.advice.rstrip("."),
+                "links": links(one),
+                "course": Markup(course_html(one)),
+            }
+            for one in group
+        ]
+        for group in (findings, findings.notes)
+    )
+    lines = [
+        (line.ending, f"{line.num_steps:,}", *(number(x, 3) for x in (line.value, line.bootstrapped, line.last_value)))
+        for line in findings.calibration
     ]
     template = templates().get_template("stands_out.html")
     parts = {"name": clipped(name, 60), "extent": findings.extent, "missing": findings.missing, "last": last}
-    return Markup(template.render(found=found, **parts))
+    parts["calibrated"] = findings.calibrated
+    return Markup(template.render(found=found, notes=notes, calibration=lines, **parts))
 
 
 def _name_of_table(one: RunFinding) -> str:
@@ -132,9 +141,12 @@ def update_page(
         StepOutOfRange: the ledger does not have the update.
         InvalidArgument: several modules learned in the update, and none is given; or its rows were not measured.
     """
-    sets = {str(id_): name for name, dataset in stored_episodes(run).items() for id_ in dataset.metadata["id"].tolist()}
+    data = stored_episodes(run)
+    sets = {str(id_): name for name, dataset in data.items() for id_ in dataset.metadata["id"].tolist()}
     reader = LedgerReader(run)
     explanation = explain_update(reader, update, module=module, episodes=())
+    known = chunks_by_id(data.values(), explanation.columns["episode"][:MOST_STEPS])
+    explanation = replace(explanation, episodes=known)  # of the steps that are shown
     query = f"?{urlencode({'module': explanation.module}, quote_via=quote)}" if explanation.module else ""
     numbers = sorted(number for number, name in reader.updates if name == explanation.module)
     place = numbers.index(explanation.update)
@@ -145,7 +157,7 @@ def update_page(
     ]
     here = [
         replace(one, update=explanation.update)
-        for one in findings
+        for one in [*findings, *getattr(findings, "notes", ())]
         if one.update is not None and one.module == explanation.module
     ]
     found = "".join(
@@ -192,6 +204,11 @@ class LiveFindings:
         if not self._html:
             self.html()
         return self._found.get(number, ())
+
+    def learned(self, number: int) -> LearnedTracks:
+        """Return what the updates of a run measured at its episodes, as `html` found it last."""
+        found = self.of_run(number)
+        return found.learned if isinstance(found, RunFindings) else LearnedTracks(())
 
     def html(self) -> str:
         """Return the lists of what stands out in each run, and where it first differs from the first run, as HTML."""

@@ -59,6 +59,9 @@ def test_conversation_view_as_html_escapes_dims_and_heats_tokens() -> None:
     alphas = [float(m.group(1)) if (m := re.search(r"51,234,([\d.]+)", attributes)) else 0 for _, attributes in tokens]
     assert alphas == pytest.approx([0, 0, 0.048, 0.3, 0, 0.6, 0])
     assert 'title="4, log-probability -3, version 4"' in html
+    assert "background of sampled tokens: log-probability, 0: -6 and below" in " ".join(page.words.split())
+    plain = view_conversation(talk(outputs=False).episode)._repr_html_()
+    assert "background of" not in plain
 
 
 def test_conversation_view_shows_no_outputs_that_are_no_numbers_per_token() -> None:
