@@ -53,8 +53,10 @@ def test_tracks_have_the_newest_measurement_of_each_step(
     lookback = min(lookback, start)
     blank = np.zeros(lookback + num_steps)
     observations = np.zeros(lookback + num_steps + 1)
-    facts = {"t_started": start, "lookback": lookback, "agent_id": agent}
-    episode = SingleAgentEpisode.from_arrays(observations, blank, blank, id_="a", **facts)
+    facts: dict[str, Any] = {"t_started": start - lookback, "agent_id": agent}
+    whole = SingleAgentEpisode.from_arrays(observations, blank, blank, id_="a", **facts)
+    episode = whole.slice(slice(lookback, None), len_lookback_buffer=lookback)
+    assert (episode.t_started, len(episode), episode.tracks.lookback) == (start, num_steps, lookback)
     learned = LearnedTracks([columns])
     newest = {row[2]: row for row in rows if row[:2] == ("a", agent)}
     known = [newest.get(start + i) for i in range(num_steps)]
