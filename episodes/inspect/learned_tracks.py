@@ -11,6 +11,8 @@ from episodes.inspect.series import LOGP_DIFFERENCE
 from episodes.inspect.update_explanation import TOKEN, log_ratios
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tokens.names import LOGP, TRAINER_LOGP
+from episodes.tracks.ragged import Ragged
 
 __all__ = ["LearnedTracks"]
 
@@ -25,7 +27,7 @@ class LearnedTracks:
 
     The tracks have the names of `explain_episode`: `learner/values`, `learner/value_targets` and `learner/advantages`
     are those with which the step was learned, and `learner/logp_difference` is the acting policy's log-probability of
-    the action minus that of the policy that learned.
+    the action minus that of the policy that learned. Conversations have `trainer_logp`: log-probabilities of tokens.
 
     Args:
         pools: columns of the steps of each module, in the order of the updates. "update" is the number of each step's.
@@ -35,7 +37,7 @@ class LearnedTracks:
     """
 
     def __init__(self, pools: Iterable[Mapping[str, np.ndarray]]) -> None:
-        self._pools = [columns for columns in pools if TOKEN not in columns]  # tokens are several per step
+        self._pools = list(pools)
         self._rows: list[dict[Any, list[int]]] = []
         self.newest: dict[str, int] = {}
         for columns in self._pools:
@@ -64,11 +66,39 @@ class LearnedTracks:
             rows = np.array(by_name.get((str(episode.id_), agent), ()), np.int64)
             places = columns["t"][rows] - episode.t_started
             is_here = (places >= 0) & (places < len(episode))
-            tracks = _tracks(columns, rows[is_here], places[is_here], episode)
-            if tracks:
+            if TOKEN in columns:
+                outputs = _of_tokens(columns, rows[is_here], places[is_here], episode)
+            else:
+                tracks = _tracks(columns, rows[is_here], places[is_here], episode)
+                outputs = {KEY: tracks} if tracks else {}
+            if outputs:
                 pack = EpisodePack.from_episodes([episode])
-                return pack.replace(extra_model_outputs={**pack.extra_model_outputs, KEY: tracks})[0]
+                return pack.replace(extra_model_outputs={**pack.extra_model_outputs, **outputs})[0]
         return episode
+
+
+def _of_tokens(
+    columns: Mapping[str, np.ndarray], rows: np.ndarray, places: np.ndarray, episode: SingleAgentEpisode
+) -> dict[str, Ragged]:
+    """Return the trainer's log-probability of each token of a conversation, given the rows of tokens and their turns
+    [k]. It is NaN for tokens that were not learned, or that were learned after the policy had changed.
+    """
+    names = episode.extra_model_outputs
+    if LOGP not in names or TRAINER_LOGP in names or "first_logp_difference" not in columns or episode.tracks.lookback:
+        return {}
+    turns = [np.asarray(episode.get_extra_model_outputs(LOGP, t), np.float64) for t in range(len(episode))]
+    if any(turn.ndim != 1 for turn in turns):
+        return {}
+    offsets = np.concatenate([[0], np.cumsum([len(turn) for turn in turns])])
+    tokens = columns[TOKEN][rows].astype(np.int64)
+    is_here = tokens < np.diff(offsets)[places]
+    if "first_gradient_step" in columns:
+        is_here &= columns["first_gradient_step"][rows] == 0
+    differences = np.full(offsets[-1], np.nan)
+    differences[(offsets[places] + tokens)[is_here]] = columns["first_logp_difference"][rows][is_here]
+    if not np.isfinite(differences).any():
+        return {}
+    return {TRAINER_LOGP: Ragged((np.concatenate(turns) - differences).astype(np.float32), offsets)}
 
 
 def _tracks(

@@ -40,6 +40,7 @@ function reading(episode, track, step) {  // the number of a step, or the range 
   const odd = track.odd[cell] ?? "";
   const begin = startOf(episode, track, cell), end = endOf(episode, track, cell) - 1;
   const since = track.at && track.values && begin !== step ? ` (of step ${begin})` : "";
+  if (track.band === HEAT && odd) return "unknown";
   if (track.values) return [(odd || show(track.values[cell])) + since, ...found(begin, begin)].join(", ");
   const range = Number.isNaN(track.low[cell]) ? "" : `${show(track.low[cell])} … ${show(track.high[cell])}`;
   return `${[range, odd, ...found(begin, end)].filter(Boolean).join(", ")} (${begin}–${end})`;
