@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from episode_learners import DQN, DQNConfig, QPolicy
 from episodes import SingleAgentEpisode
-from episodes.inspect import examine_run, explain_update
+from episodes.inspect import examine_run, explain_update, view_conversation
 from episodes.inspect.learned_tracks import LearnedTracks
 from episodes.inspect.run_findings_page import LiveFindings, update_page
 from episodes.pack import EpisodePack
@@ -20,8 +22,11 @@ from episodes.replay import EpisodeReplayBuffer
 from episodes.storage.ledger import Ledger
 from episodes.storage.runs import write_status
 from tests.inspection.data import write
+from tests.inspection.test_page import WITH_BROWSER, Tab, browser, served, tab
 from tests.learners.test_planted_faults import ENV, sampled
-from tests.learners.test_run_findings import made, trained, with_logp_of
+from tests.learners.test_run_findings import learned_tokens, made, trained, with_logp_of
+
+__all__ = ["browser", "tab"]  # fixtures
 
 ROWS = st.lists(
     st.tuples(
@@ -188,8 +193,6 @@ def test_note_of_equal_ends_of_a_dqn_run(is_terminated: bool, tmp_path: Path) ->
 
 @given(st.lists(st.integers(1, 30), max_size=12), st.integers(0, 6), st.integers(0, 1))
 def test_note_of_equal_ends_in_stored_episodes(others: list[int], num_at_end: int, num_truncated: int) -> None:
-    import tempfile
-
     lengths = [*others, *[31] * num_at_end]
     episodes = [
         SingleAgentEpisode.from_arrays(np.zeros(n + 1), np.zeros(n), np.arange(float(n)), id_=f"e{i}", terminated=True)
@@ -207,3 +210,63 @@ def test_note_of_equal_ends_in_stored_episodes(others: list[int], num_at_end: in
         is_known = any(finding.kind == "time_limit_terminates" for finding in findings)
         expected = at >= 3 and at > 2 * others_ and longest >= 10 and not num_truncated and not is_known
         assert len(findings.notes) == int(expected)
+
+
+def test_conversations_of_a_run_have_the_log_probabilities_of_the_trainer(tmp_path: Path) -> None:
+    folder = learned_tokens(tmp_path, True, is_stored=True)
+    learned = examine_run(folder).learned
+    for update in (1, 2):
+        steps = explain_update(folder, update)
+        known = {(step.id_, step.t, step.token): step for step in steps}
+        for id_ in {step.id_ for step in steps}:
+            episode = next(step.episode for step in steps if step.id_ == id_)
+            seen = learned.of(episode)
+            for t in range(len(episode)):
+                logp, trainer = (seen.get_extra_model_outputs(key, t) for key in ("logp", "trainer_logp"))
+                for token, difference in enumerate(logp - trainer):
+                    step = known.get((id_, t, token))
+                    is_new = step is not None and step.measurements["first_gradient_step"] == 0
+                    expected = step.measurements["first_logp_difference"] if step is not None and is_new else np.nan
+                    assert difference == pytest.approx(expected, abs=1e-5, nan_ok=True)
+                    if step is not None:
+                        assert step.recorded["acting_logp"] == pytest.approx(logp[token])
+            words = view_conversation(seen)._repr_html_()
+            assert "trainer's log-probability, 0" in words.replace("&#39;", "'")
+            alphas = [float(alpha) for alpha in re.findall(r"rgba\(217,119,6,([\d.]+)\)", words)]
+            assert max(alphas) == pytest.approx(0.6)  # the largest difference has the strongest colour
+
+
+@WITH_BROWSER
+def test_pages_of_a_run_show_what_was_learned_at_its_episodes(tmp_path: Path, tab: Tab) -> None:
+    kept: list[SingleAgentEpisode] = []
+
+    def sample(policy: Any) -> list[SingleAgentEpisode]:
+        kept[:] = [with_logp_of(episode, 3.0) for episode in sampled(policy)]
+        return kept
+
+    folder = trained(tmp_path, sample)
+    write(folder / "training", kept[:2])
+    write_status(folder, settings={"algorithm.gamma": 0.9}, stopped_by="max_epochs")
+    episode = kept[0]
+    columns = explain_update(folder, 1).columns
+    rows = np.flatnonzero((columns["episode"] == episode.id_) & (columns["first_gradient_step"] == 0))
+    expected = {int(columns["t"][row]): -np.log(columns["first_ratio"][row]) for row in rows}
+    with served(folder) as server:
+        page = tab.open(server.url)
+        page.locator(".calibration").wait_for()
+        page = tab.open(f"{server.url}episodes/0/training/#id={episode.id_}&t=0")
+        lane = page.locator(".lane", has_text="learner/logp_difference")
+        cells = lane.locator("rect.cell").evaluate_all(
+            "cells => cells.map((cell) => [cell, 'x', 'data-value', 'fill', 'fill-opacity'].reduce("
+            "(found, name) => typeof name === 'string' ? [...found, cell.getAttribute(name)] : found, []))"
+        )
+        most = max(map(abs, expected.values()))
+        assert [round(float(x) * len(episode) / 1000) for x, *_ in cells] == sorted(expected)
+        for (_, value, fill, opacity), t in zip(cells, sorted(expected), strict=True):
+            assert float(value) == pytest.approx(expected[t], rel=1e-6)
+            assert ("observations" in fill) == (expected[t] < 0)
+            assert float(opacity) == pytest.approx(abs(expected[t]) / most, abs=1e-3)
+        assert f"{most:.4g}"[:5] in lane.locator(".legend").inner_text()
+        assert lane.locator("path.odd").get_attribute("d") == ""  # unknown is no defect
+        page.get_by_role("button", name="run the doctor").click()
+        assert "checks the episodes only" in page.locator("#doctor .note").inner_text()
