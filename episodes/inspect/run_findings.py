@@ -16,6 +16,7 @@ from episodes.inspect.calibration import CalibrationBin, value_calibration
 from episodes.inspect.doctor.examine import examine
 from episodes.inspect.formatting import clipped, counted, number
 from episodes.inspect.learned_tracks import VALUES, LearnedTracks
+from episodes.inspect.training_page import KEPT_AS
 from episodes.inspect.update_explanation import (
     AGREES,
     FAR,
@@ -50,8 +51,14 @@ MUCH = 5.0  # times the loss of the next steps
 STALE_BY_DESIGN = ("impala",)  # algorithms that correct for policies of other versions
 WORKER = "worker"  # measurement of ledgers
 WORKER_OF_DATA = "custom_data/worker"
-KEPT_AS = "custom_data/kept_as"  # of an `EpisodeKeeper`
 LOGP_DIFFERENCE = "first_logp_difference"
+CHECKS = (
+    ({"first_ratio", "first_gradient_step"}, "whether the policy that acted is the one that learns"),
+    ({LOGP_DIFFERENCE}, "log-probabilities of tokens"),
+    ({"advantage", "first_value", "value_target"}, "signs of advantages"),
+    ({"first_value", "value_target"}, "values at a time limit"),
+    ({"first_value", "value_target"}, "losses at first steps"),
+)  # with the measurements that they need
 SHORTEST_LIMIT = 10  # steps
 EQUAL_ENDS = "equal_ends"
 OF_EQUAL_ENDS = (
@@ -104,6 +111,7 @@ class RunFindings(Sequence[RunFinding]):
         missing: what the run did not record, and how to record it, as texts.
         extent: what was examined, as text.
         updates: number and module of the measured updates, in their order.
+        checked: what could be examined, as texts.
         notes: what may be right or wrong, depending on the task.
         calibration: values that updates had at the steps of stored episodes, and the returns that followed, one line
             for each kind of ending. It has those half of the episodes that were learned from last.
@@ -115,6 +123,7 @@ class RunFindings(Sequence[RunFinding]):
     missing: Sequence[str]
     extent: str
     updates: Sequence[tuple[int, str]]
+    checked: Sequence[str] = ()
     notes: Sequence[RunFinding] = ()
     calibration: Sequence[CalibrationBin] = ()
     calibrated: str = ""
@@ -185,6 +194,7 @@ def examine_run(run: str | Path) -> RunFindings:
         extent.append(f"{name}: {words}")
     if any(one.kind in ("value_at_limit", "time_limit_terminates") for one in findings):
         notes = []  # it is known to be a defect
+    checked = [words for needed, words in CHECKS if needed <= names] + ["rewards and endings of episodes"] * bool(data)
     learned = LearnedTracks(columns for _, columns in pools.values())
     gamma = _gamma_of(stored, pools)
     calibration, calibrated = ([], "") if gamma is None else _calibration(learned, data, gamma)
@@ -220,7 +230,15 @@ def examine_run(run: str | Path) -> RunFindings:
     if data and gamma is None and {"first_value", "value_target"} <= names:
         missing.append("one discount of the run, to compare values with returns; a trainer with a folder writes it")
     return RunFindings(
-        findings, missing, "; ".join(extent) or "nothing", sorted(places), notes[:1], calibration, calibrated, learned
+        findings,
+        missing,
+        "; ".join(extent) or "nothing",
+        sorted(places),
+        checked,
+        notes[:1],
+        calibration,
+        calibrated,
+        learned,
     )
 
 
@@ -341,25 +359,29 @@ def _other_policies(
         if algorithm not in STALE_BY_DESIGN:
             yield RunFinding(
                 "acting_differs",
-                f"the policy that acted is not the one that learns, {when}, in {_share(is_far)} episodes{since}: mean "
-                f"|log ratio| {number(far, 2)} before the first gradient step, which is 0 if both see the same{small}",
+                f"the policy that acted is not the one that learns, {when}, in {_share(is_far)} measured episodes{since}: "
+                f"mean |log ratio| {number(far, 2)} before the first gradient step, which is 0 if both see the same{small}",
                 "compare what the policy sees at acting and at learning: filters and their statistics, preprocessing, "
                 "frame stacks, units of actions"
                 + ", and whether weights are sent after each update" * (begin > 1)
+                + "; old weights are no cause, since no weights are older in update 1" * (is_first and begin == 1)
                 + "; if it acts in lower precision or with older weights by design, this is expected" * bool(small),
-                update,
+                begin if is_first else update,
                 module,
                 "by-time" if since else "by-episode",
                 **facts,
             )
         return
     episode, holder = _stored(ids[is_far].tolist(), data)
+    workers = _workers(columns, known, rows_far, data)
     yield RunFinding(
         "old_policy",
-        f"{_share(is_far)} episodes ({rows_far.mean():.0%} of the steps) were sampled by another policy than the one "
-        f"that learns, {when}{since}: mean |log ratio| {number(far, 2)} before the first gradient step, and "
-        f"{number(others, 2)} in the others{_workers(columns, known, rows_far, data)}{small}",
-        "find what these episodes share, such as their worker, and whether it receives new weights",
+        f"{_share(is_far)} episodes ({rows_far.mean():.0%} of the steps){workers} were sampled by another policy than "
+        f"the one that learns, {when}{since}: mean |log ratio| {number(far, 2)} before the first gradient step, and "
+        f"{number(others, 2)} in the others{small}",
+        f"check whether new weights reach{workers.removeprefix(', all of')}"
+        if workers
+        else "find what these episodes share, such as their worker, and whether it receives new weights",
         update,
         module,
         "by-worker" if WORKER in columns else "by-episode",
@@ -418,9 +440,7 @@ def _workers(columns: Columns, rows: np.ndarray, is_far: np.ndarray, data: Mappi
     far = sorted(set(words[is_far].tolist()) - {""})
     if not far:
         return ""
-    near = set(words[~is_far].tolist()) - {""}
-    name = "worker" if len(far) == 1 else "workers"
-    return f", of {name} {_list(far)}" + (", whose other episodes are not" if near & set(far) else "")
+    return f", all of {'worker' if len(far) == 1 else 'workers'} {_list(far)}"
 
 
 def _wrong_signs(columns: Columns, gains: np.ndarray, module: str) -> Iterator[RunFinding]:
@@ -454,7 +474,7 @@ def _wrong_signs(columns: Columns, gains: np.ndarray, module: str) -> Iterator[R
         "advantage_sign",
         f"advantages{whose} have the wrong sign: their correlation with value target minus value is "
         f"{number(max(agreement[agent] for agent in wrong), 2)}, and should be near 1{beside}",
-        "look at the step that standardizes or combines advantages, and at the rewards of the agent",
+        "look at the step that standardizes or combines advantages, after value targets were computed",
         course[-1][0],
         module,
         "by-agent" if whose else "steps",
@@ -486,7 +506,7 @@ def _values_at_limit(
     value, target = (float(columns[name][is_last].mean()) for name in ("first_value", "value_target"))
     if excess <= noise or max(abs(target), abs(rest.mean())) >= 0.5 * abs(value):  # or values are not learned yet
         return
-    episode, holder = _stored([str(id_) for id_ in columns["episode"][is_last].tolist()], data)
+    episode, holder = _stored([str(id_) for id_ in all_columns["episode"][is_end].tolist()], data)
     yield RunFinding(
         "value_at_limit",
         f"{len(ids)} episodes end at the same step t={last}, where the value is {number(value, 3)} and its "
@@ -684,7 +704,7 @@ def _far_tokens(
         f"from turn {first} on the sampler's log-probability of a token differs from the trainer's by "
         f"{number(float(differences[rows].mean()), 2)} on average{before}{seen}",
         "compare the token ids that the sampler saw with the recorded ones right before that turn: a chat template, a "
-        "tokenizer, or other weights",
+        "tokenizer" + ("" if place and earlier[place - 1] < SAME else ", or other weights"),
         data=stored.get(episode, ""),
         episode=episode,
         t=first,

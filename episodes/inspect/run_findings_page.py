@@ -34,7 +34,13 @@ TABLES = {
 }
 
 
-def stands_out_html(findings: RunFindings, links: Links, name: str = "", last: str = "") -> Markup:
+def stands_out_html(
+    findings: RunFindings,
+    links: Links,
+    name: str = "",
+    last: str = "",
+    address: Callable[[int, str], str] | None = None,
+) -> Markup:
     """Return the list of what stands out in a run as HTML.
 
     Args:
@@ -42,7 +48,14 @@ def stands_out_html(findings: RunFindings, links: Links, name: str = "", last: s
         links: function that returns the addresses and names of the views that show a finding.
         name: name of the run, if there are several.
         last: address of the explanation of the newest update, or "".
+        address: function that returns the address of an update, given its number and its module.
     """
+
+    def course(one: RunFinding) -> str:
+        if address is None:
+            return course_html(one)
+        return course_html(one, lambda update: f"{address(update, one.module)}#{one.table}")
+
     found, notes = (
         [
             {
@@ -50,7 +63,7 @@ def stands_out_html(findings: RunFindings, links: Links, name: str = "", last: s
                 "text": clipped(one.text.rstrip("."), 500),
                 "advice": one.advice.rstrip("."),
                 "links": links(one),
-                "course": Markup(course_html(one)),
+                "course": Markup(course(one)),
             }
             for one in group
         ]
@@ -62,7 +75,7 @@ def stands_out_html(findings: RunFindings, links: Links, name: str = "", last: s
     ]
     template = templates().get_template("stands_out.html")
     parts = {"name": clipped(name, 60), "extent": findings.extent, "missing": findings.missing, "last": last}
-    parts["calibrated"] = findings.calibrated
+    parts |= {"calibrated": findings.calibrated, "checked": findings.checked}
     return Markup(template.render(found=found, notes=notes, calibration=lines, **parts))
 
 
@@ -163,17 +176,18 @@ def update_page(
     found = "".join(
         f'<div class="finding"><b>{escape(one.kind.replace("_", " "))}</b> {escape(clipped(one.text, 500))}. '
         f'<a href="#{one.table}">See {TABLES[one.table]}</a>'
-        f"{course_html(one, lambda n, table=one.table: f'{n}{query}#{table}')}</div>"
+        f"{course_html(one, lambda n, table=one.table: f'{n}{query}#{table}')}"
+        f"<small>To do: {escape(one.advice)}.</small></div>"
         for one in here
     )
     shown = len(set(explanation.columns["episode"].tolist()) & set(sets))
     advice = "" if sets else "; train with --keep-episodes 5/h"
     note = (
-        f"<p>{shown} of the episodes are stored; their steps are links.</p>"
+        f"<p>{shown} of the episodes {'is' if shown == 1 else 'are'} stored; their steps are links.</p>"
         if shown
         else f"<p>None of the episodes of this update is stored, so its steps are no links{advice}.</p>"
     )
-    nav = f'<nav><a href="{escape(back)}">the run</a>{"".join(neighbours)}</nav>'
+    nav = f'<nav><a href="{escape(back)}">the run</a>{"".join(neighbours)}<b>update {explanation.update}</b></nav>'
     at = [one.t for one in here if one.t is not None and one.table == "by-time"]
     tables = explanation.tables(lambda id_: address(sets[id_]) if id_ in sets else "", MOST_STEPS, at)
     return page_of(explanation.title, nav + found + note + tables)
@@ -249,7 +263,7 @@ class LiveFindings:
             return found
 
         last = update_link(*findings.updates[-1]) if findings.updates else ""
-        return stands_out_html(findings, links, name, last)
+        return stands_out_html(findings, links, name, last, update_link)
 
     def _divergence(self, number: int) -> str:
         """Return where a run first differs from the first one as HTML, or how to record it."""

@@ -366,7 +366,8 @@ class UpdateExplanation(Sequence[LearnedStep]):
         links = [self._link(address, row["episode"], t=row.get("t")) if "episode" in row else None for row in summary]
         here = set(map(str, at))
         marks = [
-            [stands_out(name, row[name]) or (name == "time" and row[name] in here) for name in names] for row in summary
+            [stands_out(name, row[name]) or (name in _MARKED and row.get("time") in here) for name in names]
+            for row in summary
         ]
         return _html_table(f"By {group}", names, cells, links, np.array([row["share"] for row in summary]), marks)
 
@@ -402,6 +403,7 @@ class UpdateExplanation(Sequence[LearnedStep]):
 
 
 _LIMITS = np.finfo(np.float32)  # of ratios
+_MARKED = ("time", "first_value", "value_target")  # cells of a time that shows a finding
 _RECORDED = ("reward", "acting_logp", "learning_logp", "acting_value")
 _FACTS = ("share", "episode", "agent", "t", "times_learned")
 
@@ -626,6 +628,9 @@ def text_of(name: str, value: Any) -> str:
 
 MEANINGS = {
     "share": "part of the absolute loss of the update",
+    "loss": "absolute loss of a step, summed over the gradient steps; curves show the mean over a minibatch",
+    "steps": "number of steps, or of sampled tokens",
+    "time": "steps since the beginning of the episode",
     "ratio_distance": "mean |log(first ratio)|: 0 if the policy that acted is the one that learns; a dash if no row "
     "was in the first gradient step",
     "advantage_agreement": "correlation of the advantages with value target minus value: close to 1 if they are right",
@@ -716,7 +721,8 @@ _STYLE = (
     ".finding{border-left:3px solid #f59e0b;padding-left:8px;max-width:90ch}"
     "s{opacity:.5;text-decoration:none}"
     "nav{display:flex;flex-wrap:wrap;gap:4px 16px}section:target>h2{text-decoration:underline #f59e0b 3px}"
-    "section h2{scroll-margin-top:8px}p{max-width:90ch}small{display:block}a{color:#2563eb}"
+    "section{scroll-margin-top:34px}nav{position:sticky;top:0;padding:4px 0;background:Canvas;z-index:1}"
+    "p{max-width:90ch}small{display:block}a{color:#2563eb}"
     "@media(prefers-color-scheme:dark){a{color:#60a5fa}}"
 )
 _PAGE = (

@@ -2,7 +2,7 @@
 
 const COLOURS = ["#3b82f6", "#e0820a", "#16a34a", "#a855f7", "#0891b2", "#ec4899", "#65a30d", "#64748b"];
 const FIRST = [
-  "train/mean_return_100", "test/mean_return", "update/loss", "update/policy_loss", "update/value_loss", "update/kl",
+  "train/mean_return_100", "test/mean_return", "update/return", "update/loss", "update/policy_loss", "update/value_loss", "update/kl",
   "update/entropy", "update/explained_variance", "train/steps_per_second", "train/mean_length",
 ];
 const TITLES = { "train/mean_return_100": "mean return of the newest 100 episodes", "train/mean_return": "mean return of the episodes of each sample" };
@@ -280,7 +280,7 @@ function episodeLists() {
   const parts = runs.flatMap((run, i) => Object.entries(run.episodes).flatMap(([set, lists]) => Object.entries(lists).map(([title, rows]) => {
     const links = rows.map((row) => {
       const address = `episodes/${i}/${encodeURIComponent(set)}/#${new URLSearchParams({ episode: JSON.stringify([row.id, row.t, row.agent, row.nth]) })}`;
-      return element("li", {}, element("a", { href: address }, row.id), ` return ${show(row.return)}, ${counted(row.length, "step")}`);
+      return element("li", {}, element("a", { href: address }, row.id), ` return ${show(row.return)}, ${counted(row.length, "step")}${row.kept ? `, ${row.kept}` : ""}`);
     });
     return element("div", { class: "chart" }, element("h2", { style: `color:${colourOf(i)}` }, `${title} episodes`, element("span", {}, `${run.name}/${set}`)), element("ul", {}, ...links));
   })));
