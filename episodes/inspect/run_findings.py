@@ -359,8 +359,9 @@ def _other_policies(
         if algorithm not in STALE_BY_DESIGN:
             yield RunFinding(
                 "acting_differs",
-                f"the policy that acted is not the one that learns, {when}, in {_share(is_far)} measured episodes{since}: "
-                f"mean |log ratio| {number(far, 2)} before the first gradient step, which is 0 if both see the same{small}",
+                f"the policy that acted is not the one that learns, {when}, in {_share(is_far)} measured episodes"
+                f"{since}: mean |log ratio| {number(far, 2)} before the first gradient step, which is 0 if both see "
+                f"the same{small}",
                 "compare what the policy sees at acting and at learning: filters and their statistics, preprocessing, "
                 "frame stacks, units of actions"
                 + ", and whether weights are sent after each update" * (begin > 1)

@@ -178,7 +178,7 @@ def test_note_of_equal_ends_of_a_dqn_run(is_terminated: bool, tmp_path: Path) ->
     buffer = EpisodeReplayBuffer(10_000, seed=0)
     for i in range(30):
         n = 20 if i % 3 == 0 else int(rng.integers(5, 20))
-        facts = {"terminated": n < 20 or is_terminated, "truncated": n == 20 and not is_terminated}
+        facts: dict[str, Any] = {"terminated": n < 20 or is_terminated, "truncated": n == 20 and not is_terminated}
         arrays = rng.normal(size=(n + 1, 4)).astype(np.float32), rng.integers(0, 2, n), np.ones(n)
         buffer.add(SingleAgentEpisode.from_arrays(*arrays, id_=f"e{i}", **facts))
     algorithm = DQN(QPolicy(ENV.observation_space, ENV.action_space, hidden_sizes=(8,)), DQNConfig(batch_size=64))
@@ -230,7 +230,7 @@ def test_conversations_of_a_run_have_the_log_probabilities_of_the_trainer(tmp_pa
                     assert difference == pytest.approx(expected, abs=1e-5, nan_ok=True)
                     if step is not None:
                         assert step.recorded["acting_logp"] == pytest.approx(logp[token])
-            words = view_conversation(seen)._repr_html_()
+            words = str(view_conversation(seen)._repr_html_())
             assert "trainer's log-probability, 0" in words.replace("&#39;", "'")
             alphas = [float(alpha) for alpha in re.findall(r"rgba\(217,119,6,([\d.]+)\)", words)]
             assert max(alphas) == pytest.approx(0.6)  # the largest difference has the strongest colour
