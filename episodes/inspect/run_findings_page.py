@@ -52,9 +52,8 @@ def stands_out_html(
     """
 
     def course(one: RunFinding) -> str:
-        if address is None:
-            return course_html(one)
-        return course_html(one, lambda update: f"{address(update, one.module)}#{one.table}")
+        at = address
+        return course_html(one, None if at is None else lambda update: f"{at(update, one.module)}#{one.table}")
 
     found, notes = (
         [
