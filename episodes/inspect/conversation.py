@@ -25,7 +25,9 @@ Decode = Callable[[list[int]], str]
 MOST_TOKENS = 400  # of a message in a view
 MOST_MESSAGES = 200
 _COLDEST = -6.0  # log-probability with the strongest colour
-_LARGEST = 1.0  # difference of log-probabilities with the strongest colour
+_ROUNDING = 1e-3  # difference of log-probabilities that has no strong colour
+_LOGP = "background of sampled tokens: log-probability, 0", f"{_COLDEST:g} and below", "147,51,234"
+_COMPARED = "background of sampled tokens: distance of the sampler's from the trainer's log-probability, 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +38,14 @@ class Token:
         text: its text, or its id.
         title: id, log-probability and version.
         heat: 0 for a log-probability of 0, up to 1 for -6 and below. With trainer's log-probabilities, 0 if the
-            sampler's is equal, up to 1 for a difference of 1 and above.
+            sampler's is equal, up to 1 for the largest difference of the conversation.
         is_dim: whether it is a sampled token that is left out of the loss.
-        is_compared: whether `heat` is that of a difference between the sampler and the trainer.
     """
 
     text: str
     title: str
     heat: float = 0.0
     is_dim: bool = False
-    is_compared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,25 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ConversationView:
-    """View of a conversation with a language model: HTML in notebooks, text for `print`."""
+    """View of a conversation with a language model: HTML in notebooks, text for `print`.
+
+    Attributes:
+        title: the episode as text.
+        messages: the first messages.
+        num_left: number of further messages.
+        joined_by: text between the tokens of a message.
+        heat: meaning of the background of tokens, or "" if none has a background.
+        most: the number with the strongest background, as text.
+        colour: colour of the background, as "red,green,blue".
+    """
 
     title: str
     messages: Sequence[Message]
     num_left: int
-    joined_by: str  # between the tokens of a message
+    joined_by: str
+    heat: str = ""
+    most: str = ""
+    colour: str = ""
 
     _repr_html_ = notebook_repr("episodes.inspect.html", "conversation")
 
@@ -143,6 +156,7 @@ def view_conversation(
     kinds: dict[str, Any] = episode.tracks.ragged_kinds()
     outputs = [key for key in (LOGP, TRAINER_LOGP, LEARNED, VERSION) if isinstance(kinds.get(key), RaggedKind)]
     outputs = [key for key in outputs if not kinds[key].value_shape]  # one number per token
+    largest = _largest_difference(episode) if {LOGP, TRAINER_LOGP} <= set(outputs) else 0.0
     messages: list[Message] = []
     for t in range(len(episode) + 1):
         if t:
@@ -151,16 +165,30 @@ def view_conversation(
             notes += [] if gains is None else [f"advantage {formatting.number(float(gains[t - 1]))}"]
             notes += [f"version {versions[t - 1]}"] if versions[t - 1] >= 0 else []
             if LOGP in values and TRAINER_LOGP in values and len(values[LOGP]):
-                mean = np.abs(np.subtract(values[LOGP], values[TRAINER_LOGP])).mean()
-                notes += [f"sampler and trainer differ by {formatting.number(mean, 3)}"]
-            messages.append(_message("model", t - 1, episode.get_actions(t - 1), values, notes, decode, max_tokens))
+                differences = np.abs(np.subtract(values[LOGP], values[TRAINER_LOGP]))
+                known = differences[np.isfinite(differences)]
+                notes += [f"sampler and trainer differ by {formatting.number(known.mean(), 3)}"] if len(known) else []
+            actions = episode.get_actions(t - 1)
+            messages.append(_message("model", t - 1, actions, values, notes, decode, max_tokens, largest))
         info = episode.get_infos(t)
         kept = [f"after the first {info[KEPT_TOKENS]} tokens"] if KEPT_TOKENS in info else []
         observed = episode.get_observations(t)
         if len(observed) or kept or not t:
             messages.append(_message("reply" if t else "prompt", t, observed, {}, kept, decode, max_tokens))
     shown = messages[:MOST_MESSAGES]
-    return ConversationView(repr(episode), shown, len(messages) - len(shown), " " if decode is None else "")
+    compared = _COMPARED, formatting.number(largest, 2), "217,119,6"
+    legend = (compared if TRAINER_LOGP in outputs else _LOGP) if LOGP in outputs else ("", "", "")
+    return ConversationView(repr(episode), shown, len(messages) - len(shown), " " if decode is None else "", *legend)
+
+
+def _largest_difference(episode: SingleAgentEpisode) -> float:
+    """Return the largest distance of a sampler's from a trainer's log-probability in an episode, at least 0.001."""
+    pairs = (
+        [np.asarray(episode.get_extra_model_outputs(key, t), np.float64) for key in (LOGP, TRAINER_LOGP)]
+        for t in range(len(episode))
+    )
+    distances = np.concatenate([np.zeros(0), *(np.abs(a - b) for a, b in pairs if a.shape == b.shape)])
+    return max(float(np.max(distances[np.isfinite(distances)], initial=0.0)), _ROUNDING)
 
 
 def _checked_advantages(values: ArrayLike, num: int) -> np.ndarray:
@@ -189,6 +217,7 @@ def _message(
     notes: Sequence[str],
     decode: Decode | None,
     max_tokens: int,
+    largest: float = 0.0,
 ) -> Message:
     """Return a message of the first `max_tokens` tokens, coloured by log-probability if it is known, or by its
     difference from the trainer's.
@@ -198,6 +227,7 @@ def _message(
         ids: the token ids.
         values: outputs per token, by name. Those that the message lacks, as of a prompt, are missing.
         notes: texts that are shown with the message.
+        largest: the difference with the strongest colour.
     """
     tokens = []
     for k, id_ in enumerate(ids[:max_tokens].tolist()):
@@ -205,14 +235,13 @@ def _message(
         logp = values[LOGP][k] if LOGP in values else 0.0
         title += [f"log-probability {logp:.3g}"] if LOGP in values else []
         title += [f"version {values[VERSION][k]}"] if VERSION in values else []
-        is_compared = LOGP in values and TRAINER_LOGP in values
         share = logp / _COLDEST
-        if is_compared:
-            share = abs(logp - values[TRAINER_LOGP][k]) / _LARGEST
+        if LOGP in values and TRAINER_LOGP in values:
+            share = abs(logp - values[TRAINER_LOGP][k]) / largest
             title += [f"sampler minus trainer {logp - values[TRAINER_LOGP][k]:.3g}"]
         heat = min(max(share, 0.0), 1.0) if share == share else 0.0
         is_dim = LEARNED in values and not values[LEARNED][k]
-        tokens.append(Token(_text(id_, decode), ", ".join(title), round(heat, 2), is_dim, is_compared))
+        tokens.append(Token(_text(id_, decode), ", ".join(title), round(heat, 2), is_dim))
     return Message(role, step, tokens, max(len(ids) - max_tokens, 0), notes)
 
 

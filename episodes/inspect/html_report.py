@@ -47,6 +47,7 @@ FRAME_SIDE = 160  # pixels
 BYTES_OF_FRAMES = 3_000_000  # of one episode
 SCRIPTS = ("decode.js", "dom.js", "condition.js", "table.js", "episode.js", "page.js")
 SHARED = ("label", "hue", "more", "note", "band")  # parts of a lane that are stored once for many episodes
+HEAT = 2  # kind of the lane of a series whose colours are centred at 0; 1 for whole numbers, 0 for lines
 LEFT_OUT = {"shard", "writer", "episode"}  # columns of the metadata that say nothing about an episode
 
 Progress = Callable[[int], None]
@@ -413,7 +414,10 @@ def _lanes(
     lanes = []
     for k in range(count):
         lane: dict[str, Any] = {"label": _label(series) + series.part_names[k], "hue": series.hue, "more": series.more}
-        lane |= {"note": clipped(", ".join(series.standing_remarks)), "band": int(series.is_band)}
+        lane |= {
+            "note": clipped(", ".join(series.standing_remarks)),
+            "band": HEAT if series.is_centred else int(series.is_band),
+        }
         lane |= {"every": cells.every, "begin": begin, "items": series.total}
         if begin or not cells.is_exact:
             lane["range"] = np.array([low[k], high[k]])

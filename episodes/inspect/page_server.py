@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,10 +17,12 @@ from episodes.inspect.conversation import Decode
 from episodes.inspect.doctor.examine import examine
 from episodes.inspect.formatting import clipped
 from episodes.inspect.html_report import episode_data, findings_data, index_of, live_page, open_for_page, overview
+from episodes.inspect.learned_tracks import LearnedTracks
 from episodes.inspect.page_messages import encode
 from episodes.inspect.run_findings_page import LiveFindings, update_page
 from episodes.inspect.training_page import RunFiles, TrainingFiles, file_sizes, is_run, training_page
 from episodes.inspect.update_explanation import page_of
+from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import local_path
 from episodes.storage.header import NAME as DATASET_FILE
 
@@ -47,13 +49,20 @@ class LiveDataset:
         path: the data set.
         decode: function from a list of token ids to text.
         run: name of the training run that the episodes belong to, whose page the title names and links to.
+        learned: function that returns what the updates of the run measured at its episodes.
 
     Attributes:
         version: changes with the files.
     """
 
-    def __init__(self, path: Path, decode: Decode | None = None, run: str | None = None) -> None:
-        self.path, self.decode, self.run = path, decode, run
+    def __init__(
+        self,
+        path: Path,
+        decode: Decode | None = None,
+        run: str | None = None,
+        learned: Callable[[], LearnedTracks] | None = None,
+    ) -> None:
+        self.path, self.decode, self.run, self._learned = path, decode, run, learned
         self.version = 0
         self.dataset = open_for_page(path)
         self._lock = Lock()
@@ -120,7 +129,10 @@ class LiveDataset:
         if index is None:
             return 404, TEXT, b"this episode is not in the data set any more"
         try:
-            return 200, BINARY, encode(episode_data(dataset[index], window, decode=self.decode))
+            episode = dataset[index]
+            if self._learned is not None and isinstance(episode, SingleAgentEpisode):
+                episode = self._learned().of(episode)
+            return 200, BINARY, encode(episode_data(episode, window, decode=self.decode))
         except (OSError, EpisodeError) as error:  # its shard was replaced meanwhile
             return 404, TEXT, str(error).encode()
 
@@ -156,7 +168,7 @@ class LiveRuns:
             return self._update(number, runs[number].path, dataset_name, query.get("module"))
         if name != "episodes" or number not in runs:
             return NOT_FOUND
-        dataset = self._dataset(runs[number], unquote(dataset_name))
+        dataset = self._dataset(runs[number], unquote(dataset_name), partial(self._findings.learned, int(number)))
         return NOT_FOUND if dataset is None else dataset.answer(agent_path, query)
 
     def _update(self, number: str, run: Path, update: str, module: str | None) -> Answer:
@@ -174,14 +186,14 @@ class LiveRuns:
             )
         return 200, HTML, page.encode()
 
-    def _dataset(self, run: RunFiles, name: str) -> LiveDataset | None:
+    def _dataset(self, run: RunFiles, name: str, learned: Callable[[], LearnedTracks]) -> LiveDataset | None:
         """Return a data set of episodes of the run, opened at the first call, or None if the run has none."""
         path = run.dataset_paths().get(name)
         if path is None:
             return None
         with self._lock:
             if path not in self._datasets:
-                self._datasets[path] = LiveDataset(path, self._decode, run.path.name)
+                self._datasets[path] = LiveDataset(path, self._decode, run.path.name, learned)
             return self._datasets[path]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import floor
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import EpisodeError, InvalidArgument, MissingExtra
+from episodes.inspect.calibration import CalibrationBin, value_calibration
 from episodes.inspect.doctor.examine import examine
 from episodes.inspect.formatting import clipped, counted, number
+from episodes.inspect.learned_tracks import VALUES, LearnedTracks
+from episodes.inspect.training_page import KEPT_AS
 from episodes.inspect.update_explanation import (
     AGREES,
     FAR,
@@ -47,8 +51,20 @@ MUCH = 5.0  # times the loss of the next steps
 STALE_BY_DESIGN = ("impala",)  # algorithms that correct for policies of other versions
 WORKER = "worker"  # measurement of ledgers
 WORKER_OF_DATA = "custom_data/worker"
-KEPT_AS = "custom_data/kept_as"  # of an `EpisodeKeeper`
 LOGP_DIFFERENCE = "first_logp_difference"
+CHECKS = (
+    ({"first_ratio", "first_gradient_step"}, "whether the policy that acted is the one that learns"),
+    ({LOGP_DIFFERENCE}, "log-probabilities of tokens"),
+    ({"advantage", "first_value", "value_target"}, "signs of advantages"),
+    ({"first_value", "value_target"}, "values at a time limit"),
+    ({"first_value", "value_target"}, "losses at first steps"),
+)  # with the measurements that they need
+SHORTEST_LIMIT = 10  # steps
+EQUAL_ENDS = "equal_ends"
+OF_EQUAL_ENDS = (
+    "if a time limit ends them, store truncated=True and terminated=False; "
+    "if the task ends there by its rules, this is right"
+)
 
 Columns = Mapping[str, np.ndarray]
 
@@ -59,7 +75,7 @@ class RunFinding:
 
     Attributes:
         kind: "acting_differs", "old_policy", "advantage_sign", "value_at_limit", "loss_at_start", "token_logp", or a
-            kind of the doctor's findings.
+            kind of the doctor's findings. Of a note it is "equal_ends".
         text: what was found, with numbers.
         advice: where to look for the cause.
         update: number of an update that shows it; None if it is not in an update.
@@ -95,12 +111,23 @@ class RunFindings(Sequence[RunFinding]):
         missing: what the run did not record, and how to record it, as texts.
         extent: what was examined, as text.
         updates: number and module of the measured updates, in their order.
+        checked: what could be examined, as texts.
+        notes: what may be right or wrong, depending on the task.
+        calibration: values that updates had at the steps of stored episodes, and the returns that followed, one line
+            for each kind of ending. It has those half of the episodes that were learned from last.
+        calibrated: number and updates of these episodes, as text.
+        learned: measurements of the updates as tracks of the episodes.
     """
 
     findings: Sequence[RunFinding]
     missing: Sequence[str]
     extent: str
     updates: Sequence[tuple[int, str]]
+    checked: Sequence[str] = ()
+    notes: Sequence[RunFinding] = ()
+    calibration: Sequence[CalibrationBin] = ()
+    calibrated: str = ""
+    learned: LearnedTracks = field(default_factory=partial(LearnedTracks, ()), repr=False)
 
     def __len__(self) -> int:
         return len(self.findings)
@@ -111,7 +138,17 @@ class RunFindings(Sequence[RunFinding]):
     def __str__(self) -> str:
         lines = [f"examined: {self.extent}"]
         lines += [f"{finding.kind}: {finding.text}\n  do: {finding.advice}" for finding in self.findings]
+        lines += [f"note: {note.text}\n  do: {note.advice}" for note in self.notes]
+        lines += [f"values of {self.calibrated}, {calibration_text(line)}" for line in self.calibration]
         return "\n".join([*lines, *(f"not recorded: {text}" for text in self.missing)])
+
+
+def calibration_text(line: CalibrationBin) -> str:
+    """Return a line of a calibration as text."""
+    return (
+        f"{line.ending}: {counted(line.num_steps, 'step')}, mean value {number(line.value, 3)}, mean return that "
+        f"followed {number(line.bootstrapped, 3)}, at last steps {number(line.last_value, 3)}"
+    )
 
 
 def examine_run(run: str | Path) -> RunFindings:
@@ -133,9 +170,10 @@ def examine_run(run: str | Path) -> RunFindings:
     if not path.is_dir():
         raise InvalidArgument(f"examine_run: {path} is not a folder; give the folder of a run (train --logdir)")
     stored = read_run(path) if is_run(path) else StoredRun(folder=path, status="")
-    algorithm = str(stored.settings.get("algo", ""))
+    algorithm = str(stored.settings.get("algo") or stored.settings.get("algorithm") or "").lower()
     data = stored_episodes(path)
     findings: list[RunFinding] = []
+    notes: list[RunFinding] = []
     missing: list[str] = []
     extent: list[str] = []
     places: list[tuple[int, str]] = []
@@ -147,11 +185,19 @@ def examine_run(run: str | Path) -> RunFindings:
             f"updates {updates[0]} to {updates[-1]}" + f" of {module}" * bool(module) + f", {len(columns['t']):,} steps"
         )
         findings += _of_updates(columns, module, algorithm, data)
+        notes += _equal_targets(columns, module, data)
         names |= columns.keys()
     for name, dataset in data.items():
         found, words = _of_data(name, dataset, LOGP_DIFFERENCE not in names)
         findings += found
+        notes += _equal_ends(name, dataset)
         extent.append(f"{name}: {words}")
+    if any(one.kind in ("value_at_limit", "time_limit_terminates") for one in findings):
+        notes = []  # it is known to be a defect
+    checked = [words for needed, words in CHECKS if needed <= names] + ["rewards and endings of episodes"] * bool(data)
+    learned = LearnedTracks(columns for _, columns in pools.values())
+    gamma = _gamma_of(stored, pools)
+    calibration, calibrated = ([], "") if gamma is None else _calibration(learned, data, gamma)
     is_open = stored.status.startswith(("running", "killed"))
     if pools and is_open:
         last = max(updates[-1] for updates, _ in pools.values())
@@ -181,7 +227,51 @@ def examine_run(run: str | Path) -> RunFindings:
         missing.append(
             "episodes, for checks of rewards and endings; train with --keep-episodes 5/h, or episodes play RUN"
         )
-    return RunFindings(findings, missing, "; ".join(extent) or "nothing", sorted(places))
+    if data and gamma is None and {"first_value", "value_target"} <= names:
+        missing.append("one discount of the run, to compare values with returns; a trainer with a folder writes it")
+    return RunFindings(
+        findings,
+        missing,
+        "; ".join(extent) or "nothing",
+        sorted(places),
+        checked,
+        notes[:1],
+        calibration,
+        calibrated,
+        learned,
+    )
+
+
+def _gamma_of(run: StoredRun, modules: Iterable[str]) -> float | None:
+    """Return the discount in the settings of a run, or None if they have none, or modules have different ones."""
+    found = set()
+    for module in modules:
+        value = run.settings.get(f"algorithm.gamma/{module}", run.settings.get("algorithm.gamma"))
+        try:
+            found.add(float(value) if value is not None else -1.0)
+        except (TypeError, ValueError):
+            return None
+    gamma = found.pop() if len(found) == 1 else -1.0
+    return gamma if 0 <= gamma <= 1 else None
+
+
+def _calibration(
+    learned: LearnedTracks, data: Mapping[str, EpisodeDataset], gamma: float
+) -> tuple[list[CalibrationBin], str]:
+    """Return the calibration of the values that updates had at the steps of the newer half of the stored episodes, and
+    which episodes these are, as text.
+    """
+    chosen = []
+    for dataset in data.values():
+        known = [i for i, id_ in enumerate(dataset.metadata["id"].tolist()) if str(id_) in learned.newest]
+        known.sort(key=lambda i: learned.newest[str(dataset.metadata["id"][i])])
+        episodes = map(learned.of, map(dataset.__getitem__, known[len(known) // 2 :][-MOST_EPISODES:]))
+        chosen += [episode for episode in episodes if learned.has_values(episode)]
+    if not chosen:
+        return [], ""
+    updates = [learned.newest[str(episode.id_)] for episode in chosen]
+    words = f"{counted(len(chosen), 'stored episode')} of updates {min(updates)} to {max(updates)}"
+    return value_calibration(chosen, values=VALUES, gamma=gamma, num_bins=1), words
 
 
 def has_ledger(run: Path) -> bool:
@@ -270,25 +360,30 @@ def _other_policies(
         if algorithm not in STALE_BY_DESIGN:
             yield RunFinding(
                 "acting_differs",
-                f"the policy that acted is not the one that learns, {when}, in {_share(is_far)} episodes{since}: mean "
-                f"|log ratio| {number(far, 2)} before the first gradient step, which is 0 if both see the same{small}",
+                f"the policy that acted is not the one that learns, {when}, in {_share(is_far)} measured episodes"
+                f"{since}: mean |log ratio| {number(far, 2)} before the first gradient step, which is 0 if both see "
+                f"the same{small}",
                 "compare what the policy sees at acting and at learning: filters and their statistics, preprocessing, "
                 "frame stacks, units of actions"
                 + ", and whether weights are sent after each update" * (begin > 1)
+                + "; old weights are no cause, since no weights are older in update 1" * (is_first and begin == 1)
                 + "; if it acts in lower precision or with older weights by design, this is expected" * bool(small),
-                update,
+                begin if is_first else update,
                 module,
                 "by-time" if since else "by-episode",
                 **facts,
             )
         return
     episode, holder = _stored(ids[is_far].tolist(), data)
+    workers = _workers(columns, known, rows_far, data)
     yield RunFinding(
         "old_policy",
-        f"{_share(is_far)} episodes ({rows_far.mean():.0%} of the steps) were sampled by another policy than the one "
-        f"that learns, {when}{since}: mean |log ratio| {number(far, 2)} before the first gradient step, and "
-        f"{number(others, 2)} in the others{_workers(columns, known, rows_far, data)}{small}",
-        "find what these episodes share, such as their worker, and whether it receives new weights",
+        f"{_share(is_far)} episodes ({rows_far.mean():.0%} of the steps){workers} were sampled by another policy than "
+        f"the one that learns, {when}{since}: mean |log ratio| {number(far, 2)} before the first gradient step, and "
+        f"{number(others, 2)} in the others{small}",
+        f"check whether new weights reach{workers.removeprefix(', all of')}"
+        if workers
+        else "find what these episodes share, such as their worker, and whether it receives new weights",
         update,
         module,
         "by-worker" if WORKER in columns else "by-episode",
@@ -347,9 +442,7 @@ def _workers(columns: Columns, rows: np.ndarray, is_far: np.ndarray, data: Mappi
     far = sorted(set(words[is_far].tolist()) - {""})
     if not far:
         return ""
-    near = set(words[~is_far].tolist()) - {""}
-    name = "worker" if len(far) == 1 else "workers"
-    return f", of {name} {_list(far)}" + (", whose other episodes are not" if near & set(far) else "")
+    return f", all of {'worker' if len(far) == 1 else 'workers'} {_list(far)}"
 
 
 def _wrong_signs(columns: Columns, gains: np.ndarray, module: str) -> Iterator[RunFinding]:
@@ -383,7 +476,7 @@ def _wrong_signs(columns: Columns, gains: np.ndarray, module: str) -> Iterator[R
         "advantage_sign",
         f"advantages{whose} have the wrong sign: their correlation with value target minus value is "
         f"{number(max(agreement[agent] for agent in wrong), 2)}, and should be near 1{beside}",
-        "look at the step that standardizes or combines advantages, and at the rewards of the agent",
+        "look at the step that standardizes or combines advantages, after value targets were computed",
         course[-1][0],
         module,
         "by-agent" if whose else "steps",
@@ -415,7 +508,7 @@ def _values_at_limit(
     value, target = (float(columns[name][is_last].mean()) for name in ("first_value", "value_target"))
     if excess <= noise or max(abs(target), abs(rest.mean())) >= 0.5 * abs(value):  # or values are not learned yet
         return
-    episode, holder = _stored([str(id_) for id_ in columns["episode"][is_last].tolist()], data)
+    episode, holder = _stored([str(id_) for id_ in all_columns["episode"][is_end].tolist()], data)
     yield RunFinding(
         "value_at_limit",
         f"{len(ids)} episodes end at the same step t={last}, where the value is {number(value, 3)} and its "
@@ -429,6 +522,57 @@ def _values_at_limit(
         t=int(last),
         measure=f"value minus target at t={int(last)}",
         course=[(int(update), float(error)) for update, error in np.concatenate(quarters)],
+    )
+
+
+def _equal_targets(columns: Columns, module: str, data: Mapping[str, EpisodeDataset]) -> Iterator[RunFinding]:
+    """Note that the longest episodes end at one step, and that nothing is expected after it: their value targets there
+    are equal, which is the case after a termination.
+    """
+    if not {"first_value", "value_target"} <= columns.keys():
+        return
+    last = int(columns["t"].max())
+    is_last = columns["t"] == last
+    names = [str(id_) for id_ in columns["episode"][is_last].tolist()]
+    targets, others = columns["value_target"][is_last], columns["value_target"][~is_last]
+    if last + 1 < SHORTEST_LIMIT or len(set(names)) < FEWEST_ENDS or len(np.unique(columns["update"][is_last])) < 2:
+        return
+    size = max(float(np.abs(targets).max()), 1e-3)
+    if not (np.ptp(targets) <= 1e-6 * size and others.std() > 1e-3 * size):
+        return  # values of states that differ are part of the targets, or no value differs
+    episode, holder = _stored(names, data)
+    yield RunFinding(
+        EQUAL_ENDS,
+        f"{len(set(names))} episodes end at the same step t={last}, none later, and their value target there is always "
+        f"{number(float(targets[0]), 3)}: nothing is expected after it",
+        OF_EQUAL_ENDS,
+        int(columns["update"][is_last][-1]),
+        module,
+        "by-time",
+        data=holder,
+        episode=episode,
+        t=last,
+    )
+
+
+def _equal_ends(name: str, dataset: EpisodeDataset) -> Iterator[RunFinding]:
+    """Note that the longest stored episodes terminate at one step, and that no episode is truncated."""
+    table = dataset.metadata
+    ends = (table["t_started"] + table["length"])[table["terminated"]]
+    if not len(ends) or table["truncated"].any():
+        return
+    longest = int(ends.max())
+    counts = np.bincount(ends)
+    if longest < SHORTEST_LIMIT or counts[longest] < 3 or counts[longest] <= 2 * counts[:longest].max():
+        return
+    at = np.flatnonzero(table["terminated"] & (table["t_started"] + table["length"] == longest))
+    yield RunFinding(
+        EQUAL_ENDS,
+        f"{counts[longest]} of {len(ends)} stored episodes terminate after exactly {longest} steps, none later",
+        OF_EQUAL_ENDS,
+        data=name,
+        episode=str(table["id"][at[0]]),
+        t=longest - 1,
     )
 
 
@@ -562,7 +706,7 @@ def _far_tokens(
         f"from turn {first} on the sampler's log-probability of a token differs from the trainer's by "
         f"{number(float(differences[rows].mean()), 2)} on average{before}{seen}",
         "compare the token ids that the sampler saw with the recorded ones right before that turn: a chat template, a "
-        "tokenizer, or other weights",
+        "tokenizer" + ("" if place and earlier[place - 1] < SAME else ", or other weights"),
         data=stored.get(episode, ""),
         episode=episode,
         t=first,

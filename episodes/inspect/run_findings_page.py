@@ -16,9 +16,10 @@ from markupsafe import Markup
 from episodes.errors import EpisodeError
 from episodes.inspect.formatting import clipped, number, page_id
 from episodes.inspect.html import templates
+from episodes.inspect.learned_tracks import LearnedTracks
 from episodes.inspect.run_findings import RunFinding, RunFindings, examine_run, has_ledger
 from episodes.inspect.training_page import file_sizes
-from episodes.inspect.update_explanation import explain_update, page_of, stored_episodes
+from episodes.inspect.update_explanation import chunks_by_id, explain_update, page_of, stored_episodes
 from episodes.storage.ledger import LedgerReader
 from episodes.storage.ledger.difference import Difference, difference
 
@@ -33,7 +34,13 @@ TABLES = {
 }
 
 
-def stands_out_html(findings: RunFindings, links: Links, name: str = "", last: str = "") -> Markup:
+def stands_out_html(
+    findings: RunFindings,
+    links: Links,
+    name: str = "",
+    last: str = "",
+    address: Callable[[int, str], str] | None = None,
+) -> Markup:
     """Return the list of what stands out in a run as HTML.
 
     Args:
@@ -41,20 +48,34 @@ def stands_out_html(findings: RunFindings, links: Links, name: str = "", last: s
         links: function that returns the addresses and names of the views that show a finding.
         name: name of the run, if there are several.
         last: address of the explanation of the newest update, or "".
+        address: function that returns the address of an update, given its number and its module.
     """
-    found = [
-        {
-            "kind": one.kind.replace("_", " "),
-            "text": clipped(one.text.rstrip("."), 500),
-            "advice": one.advice.rstrip("."),
-            "links": links(one),
-            "course": Markup(course_html(one)),
-        }
-        for one in findings
+
+    def course(one: RunFinding) -> str:
+        at = address
+        return course_html(one, None if at is None else lambda update: f"{at(update, one.module)}#{one.table}")
+
+    found, notes = (
+        [
+            {
+                "kind": one.kind.replace("_", " "),
+                "text": clipped(one.text.rstrip("."), 500),
+                "advice": one.advice.rstrip("."),
+                "links": links(one),
+                "course": Markup(course(one)),
+            }
+            for one in group
+        ]
+        for group in (findings, findings.notes)
+    )
+    lines = [
+        (line.ending, f"{line.num_steps:,}", *(number(x, 3) for x in (line.value, line.bootstrapped, line.last_value)))
+        for line in findings.calibration
     ]
     template = templates().get_template("stands_out.html")
     parts = {"name": clipped(name, 60), "extent": findings.extent, "missing": findings.missing, "last": last}
-    return Markup(template.render(found=found, **parts))
+    parts |= {"calibrated": findings.calibrated, "checked": findings.checked}
+    return Markup(template.render(found=found, notes=notes, calibration=lines, **parts))
 
 
 def _name_of_table(one: RunFinding) -> str:
@@ -132,9 +153,12 @@ def update_page(
         StepOutOfRange: the ledger does not have the update.
         InvalidArgument: several modules learned in the update, and none is given; or its rows were not measured.
     """
-    sets = {str(id_): name for name, dataset in stored_episodes(run).items() for id_ in dataset.metadata["id"].tolist()}
+    data = stored_episodes(run)
+    sets = {str(id_): name for name, dataset in data.items() for id_ in dataset.metadata["id"].tolist()}
     reader = LedgerReader(run)
     explanation = explain_update(reader, update, module=module, episodes=())
+    known = chunks_by_id(data.values(), explanation.columns["episode"][:MOST_STEPS])
+    explanation = replace(explanation, episodes=known)  # of the steps that are shown
     query = f"?{urlencode({'module': explanation.module}, quote_via=quote)}" if explanation.module else ""
     numbers = sorted(number for number, name in reader.updates if name == explanation.module)
     place = numbers.index(explanation.update)
@@ -145,23 +169,24 @@ def update_page(
     ]
     here = [
         replace(one, update=explanation.update)
-        for one in findings
+        for one in [*findings, *getattr(findings, "notes", ())]
         if one.update is not None and one.module == explanation.module
     ]
     found = "".join(
         f'<div class="finding"><b>{escape(one.kind.replace("_", " "))}</b> {escape(clipped(one.text, 500))}. '
         f'<a href="#{one.table}">See {TABLES[one.table]}</a>'
-        f"{course_html(one, lambda n, table=one.table: f'{n}{query}#{table}')}</div>"
+        f"{course_html(one, lambda n, table=one.table: f'{n}{query}#{table}')}"
+        f"<small>To do: {escape(one.advice)}.</small></div>"
         for one in here
     )
     shown = len(set(explanation.columns["episode"].tolist()) & set(sets))
     advice = "" if sets else "; train with --keep-episodes 5/h"
     note = (
-        f"<p>{shown} of the episodes are stored; their steps are links.</p>"
+        f"<p>{shown} of the episodes {'is' if shown == 1 else 'are'} stored; their steps are links.</p>"
         if shown
         else f"<p>None of the episodes of this update is stored, so its steps are no links{advice}.</p>"
     )
-    nav = f'<nav><a href="{escape(back)}">the run</a>{"".join(neighbours)}</nav>'
+    nav = f'<nav><a href="{escape(back)}">the run</a>{"".join(neighbours)}<b>update {explanation.update}</b></nav>'
     at = [one.t for one in here if one.t is not None and one.table == "by-time"]
     tables = explanation.tables(lambda id_: address(sets[id_]) if id_ in sets else "", MOST_STEPS, at)
     return page_of(explanation.title, nav + found + note + tables)
@@ -192,6 +217,11 @@ class LiveFindings:
         if not self._html:
             self.html()
         return self._found.get(number, ())
+
+    def learned(self, number: int) -> LearnedTracks:
+        """Return what the updates of a run measured at its episodes, as `html` found it last."""
+        found = self.of_run(number)
+        return found.learned if isinstance(found, RunFindings) else LearnedTracks(())
 
     def html(self) -> str:
         """Return the lists of what stands out in each run, and where it first differs from the first run, as HTML."""
@@ -232,7 +262,7 @@ class LiveFindings:
             return found
 
         last = update_link(*findings.updates[-1]) if findings.updates else ""
-        return stands_out_html(findings, links, name, last)
+        return stands_out_html(findings, links, name, last, update_link)
 
     def _divergence(self, number: int) -> str:
         """Return where a run first differs from the first one as HTML, or how to record it."""

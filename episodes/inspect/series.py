@@ -29,6 +29,7 @@ MOST_GROWING_BYTES = 1 << 26  # of a growing track, whose items are Python objec
 FEW_ITEMS = 500  # that are read of a larger growing track
 SMALLEST_IMAGE = 8  # pixels
 LENGTHS = " · length"  # ends the label of lengths beside the values of a ragged track
+LOGP_DIFFERENCE = "logp_difference"  # name of a track of differences of log-probabilities
 MOST_VALUES = 24  # range of whole numbers that are drawn as a band of colours
 
 
@@ -212,6 +213,13 @@ class Series:
         low, _, high = self.range
         return high - low < MOST_VALUES
 
+    @property
+    def is_centred(self) -> bool:
+        """Whether items are differences of log-probabilities, of which 0 means that two policies agree. They are drawn
+        as colours on both sides of 0.
+        """
+        return self.is_numeric and self.label.rpartition("/")[2] == LOGP_DIFFERENCE and self.part_names == [""]
+
     @cached_property
     def remarks(self) -> list[str]:
         """Notes for users on missing values, NaN, infinities and sampling, as texts."""
@@ -228,6 +236,7 @@ class Series:
     def standing_remarks(self) -> list[str]:
         """Notes that hold for every array of this track: what its numbers are."""
         notes = [self.note] if self.note else []
+        notes += ["sampler's minus trainer's log-probability"] if self.is_centred else []
         if self.ragged is not None:
             notes.append("lengths of ragged items" if self.sampled_values.shape[1] == 1 else "of each ragged item")
         return notes

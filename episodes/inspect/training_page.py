@@ -25,6 +25,7 @@ from episodes.storage.runs import is_run as has_status
 SCOPES = ("train", "test", "update", "info")
 MOST_CELLS = 400  # of a curve
 MOST_EPISODES = 5  # of each list
+KEPT_AS = "custom_data/kept_as"  # of an `EpisodeKeeper`: "worst", "best" or "random"
 MOST_SETTINGS = 100  # that differ
 SCRIPTS = ("decode.js", "dom.js", "training.js")
 
@@ -155,7 +156,7 @@ class RunFiles:
         self._shards[name], returns = shards, np.asarray(table["return"], np.float64)
         order = np.argsort(np.where(np.isnan(returns), np.inf, returns), kind="stable")
         order = order[~np.isnan(returns[order])]
-        chosen = {"newest": np.arange(len(returns))[::-1]}
+        chosen = {"kept" if KEPT_AS in table else "newest": np.arange(len(returns))[::-1]}
         if len(returns) > MOST_EPISODES:
             chosen |= {"best": order[::-1], "worst": order}
         nth = repetitions(table)
@@ -213,6 +214,7 @@ def _row(table: Mapping[str, np.ndarray], i: int, nth: int) -> dict[str, Any]:
         "nth": nth,
         "return": finite_or_text(table["return"][i]),
         "length": int(table["length"][i]),
+        "kept": clipped(table[KEPT_AS][i], 20) if KEPT_AS in table else "",
     }
 
 

@@ -13,9 +13,11 @@ from urllib.parse import quote, urlencode
 
 import numpy as np
 
+from episodes.columns import Columns
 from episodes.errors import InvalidArgument, StepOutOfRange, UnknownKey
 from episodes.inspect import formatting
 from episodes.storage.ledger import LedgerReader
+from episodes.tokens.names import LOGP
 from episodes.tracks.stacking import object_array
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ __all__ = ["LearnedStep", "UpdateExplanation", "explain_update"]
 LOSS = "loss"
 _GROUPS = ("episode", "agent", "time", "turn", "worker")
 _WORKER = "worker"
-_TURN, _TOKEN = "turn", "token"  # measurements of algorithms whose rows are tokens
+_TURN, TOKEN = "turn", "token"  # measurements of algorithms whose rows are tokens
 _MOST_SHOWN = 20
 _FEWEST_ENDS = 5
 _ORDER = (*_GROUPS, "steps", "share", "ratio_distance", "advantage_agreement")  # first columns on a page
@@ -70,7 +72,7 @@ class LearnedStep:
     @property
     def token(self) -> int | None:
         """Index of the sampled token in its turn `t`, or None if the update did not learn from tokens."""
-        index = self.measurements.get(_TOKEN)
+        index = self.measurements.get(TOKEN)
         return None if index is None else int(index)
 
     @property
@@ -87,6 +89,37 @@ class LearnedStep:
         if self.token >= len(tokens):
             raise StepOutOfRange(f"token {self.token}: the turn t={self.t} of {self.episode!r} has {len(tokens)}")
         return int(tokens[self.token])
+
+    @property
+    def recorded(self) -> dict[str, float]:
+        """Numbers that acting stored at the step, beside those of the learner: "reward", "acting_value" if the runner
+        recorded values, and "acting_logp" and "learning_logp": the log-probability of the action (or token) for the
+        policy that acted, and for the policy that learned from it, at the first gradient step.
+
+        Raises:
+            InvalidArgument: the episode is not known.
+            StepOutOfRange: the episode does not have the step.
+        """
+        episode = self._in_episode()
+        at = self.t - episode.t_started
+        numbers = {"reward": float(episode.get_rewards(at))}
+        token, outputs = self.token, episode.extra_model_outputs
+        for name, key in (
+            ("acting_value", Columns.VF_PREDS),
+            ("acting_logp", Columns.ACTION_LOGP if token is None else LOGP),
+        ):
+            if key in outputs:
+                value = np.asarray(episode.get_extra_model_outputs(key, at))
+                value = value if token is None else value[token : token + 1]
+                if value.size == 1 and value.dtype.kind in "biuf":
+                    numbers[name] = float(value.item())
+        if "acting_logp" in numbers:
+            difference = self.measurements.get("first_logp_difference")
+            if difference is None and "first_ratio" in self.measurements:
+                difference = -float(log_ratios({"first_ratio": np.array(self.measurements["first_ratio"])}))
+            if difference is not None:
+                numbers["learning_logp"] = numbers["acting_logp"] - difference
+        return numbers
 
     @property
     def rewards(self) -> np.ndarray:
@@ -259,10 +292,20 @@ class UpdateExplanation(Sequence[LearnedStep]):
         return result
 
     def table(self, limit: int = _MOST_SHOWN) -> tuple[list[str], list[list[str]]]:
-        """Return the names of the columns and the first `limit` steps as texts."""
+        """Return the names of the columns and the first `limit` steps as texts, with what was recorded at steps whose
+        episodes are known.
+        """
         shown = [name for name in self.columns if name != LOSS and (name != "agent" or any(self.columns[name]))]
-        rows = [[text_of(name, self.columns[name][row]) for name in shown] for row in range(min(limit, len(self)))]
-        return shown, rows
+        num = min(limit, len(self))
+        known = [step.recorded if step.episode is not None else {} for step in self[:num]]
+        recorded = [name for name in _RECORDED if any(name in numbers for numbers in known)]
+        place = shown.index("t") + 1
+        names = [*shown[:place], *recorded, *shown[place:]]
+        rows = [
+            [text_of(name, known[row].get(name) if name in recorded else self.columns[name][row]) for name in names]
+            for row in range(num)
+        ]
+        return names, rows
 
     def to_html(self, page: str | Path | None = None, limit: int = 1000) -> str:
         """Return an HTML page with the first `limit` steps, and tables of the episodes, agents and times.
@@ -288,7 +331,7 @@ class UpdateExplanation(Sequence[LearnedStep]):
             at: times whose rows are marked.
         """
         parts = []
-        groups = [group for group, name in ((_TURN, _TOKEN), (_WORKER, _WORKER)) if name in self.columns]
+        groups = [group for group, name in ((_TURN, TOKEN), (_WORKER, _WORKER)) if name in self.columns]
         for group in ("time", "agent", *groups, "episode"):
             summary = self.by(group)
             if len(summary) > 1 or group == "episode":
@@ -323,7 +366,8 @@ class UpdateExplanation(Sequence[LearnedStep]):
         links = [self._link(address, row["episode"], t=row.get("t")) if "episode" in row else None for row in summary]
         here = set(map(str, at))
         marks = [
-            [stands_out(name, row[name]) or (name == "time" and row[name] in here) for name in names] for row in summary
+            [stands_out(name, row[name]) or (name in _MARKED and row.get("time") in here) for name in names]
+            for row in summary
         ]
         return _html_table(f"By {group}", names, cells, links, np.array([row["share"] for row in summary]), marks)
 
@@ -359,6 +403,8 @@ class UpdateExplanation(Sequence[LearnedStep]):
 
 
 _LIMITS = np.finfo(np.float32)  # of ratios
+_MARKED = ("time", "first_value", "value_target")  # cells of a time that shows a finding
+_RECORDED = ("reward", "acting_logp", "learning_logp", "acting_value")
 _FACTS = ("share", "episode", "agent", "t", "times_learned")
 
 
@@ -377,8 +423,8 @@ def explain_update(
         run: the folder of a run, a ledger, or its reader.
         update: number of the update. Negative numbers count from the last one.
         module: name of the module, if several learn.
-        episodes: a data set, its path, or episodes, to look up the steps. By default the recorded episodes in the
-            folder of the run, if there are any.
+        episodes: a data set, its path, or episodes, to look up the steps. By default the data sets in the folder of
+            the run, such as that of `episodes train --keep-episodes`.
 
     Raises:
         UnreadableData: there is no ledger, or it is damaged.
@@ -397,7 +443,9 @@ def explain_update(
     columns = step_columns(chosen, reader.ids, times)
     order = np.argsort(-columns["share"], kind="stable")
     in_order = {key: column[order] for key, column in columns.items()}
-    return UpdateExplanation(chosen.update, name, in_order, _by_id(_opened(reader, episodes), in_order["episode"]))
+    return UpdateExplanation(
+        chosen.update, name, in_order, chunks_by_id(_opened(reader, episodes), in_order["episode"])
+    )
 
 
 def _find(reader: LedgerReader, update: int, module: str | None) -> tuple[int, str]:
@@ -448,8 +496,8 @@ def _keyed_steps(update: LedgerUpdate) -> tuple[np.ndarray, np.ndarray]:
     """
     rows, episode, t = _steps(update)
     agents = np.full(len(rows), None, object) if update.agents is None else update.agents[rows]
-    if _TOKEN in update.measured:
-        tokens = update.measured[_TOKEN].ravel()[np.isfinite(update.measured[LOSS]).ravel()]
+    if TOKEN in update.measured:
+        tokens = update.measured[TOKEN].ravel()[np.isfinite(update.measured[LOSS]).ravel()]
         agents = object_array(list(zip(agents.tolist(), tokens.tolist(), strict=True)))
     return np.where(episode >= 0, (episode << 32) + t, -1), agents
 
@@ -486,39 +534,43 @@ def stored_episodes(run: Path) -> dict[str, Any]:
     return {name: dataset for name, dataset in datasets.items() if isinstance(dataset, EpisodeDataset)}
 
 
-def _opened(reader: LedgerReader, episodes: Iterable[SingleAgentEpisode] | str | Path | None) -> Iterable[Any]:
-    """Return the episodes to look up steps in: those given, or those recorded in the folder of the run."""
+def _opened(reader: LedgerReader, episodes: Iterable[SingleAgentEpisode] | str | Path | None) -> list[Any]:
+    """Return sources of episodes to look up steps in: those given, or the data sets in the folder of the run."""
     from episodes.storage import EpisodeDataset
-    from episodes.storage.header import NAME
 
     if episodes is None:
-        folder = reader.path.parent / "episodes"
-        return EpisodeDataset(folder) if (folder / NAME).exists() else ()
-    return EpisodeDataset(episodes) if isinstance(episodes, (str, Path)) else episodes
+        return list(stored_episodes(reader.path.parent).values())
+    return [EpisodeDataset(episodes) if isinstance(episodes, (str, Path)) else episodes]
 
 
-def _by_id(episodes: Any, wanted: np.ndarray) -> dict[str, list[Any]]:
-    """Return those chunks whose ids are in `wanted`, by id. Of a data set only these are read."""
+def chunks_by_id(sources: Iterable[Any], wanted: np.ndarray) -> dict[str, list[Any]]:
+    """Return those chunks of several sources whose ids are in `wanted`, by id. Of a data set only these are read."""
     ids = {id_ for id_ in wanted.tolist() if id_ is not None}
-    metadata = getattr(episodes, "metadata", None)
-    if metadata is not None:
-        places = [i for i, id_ in enumerate(metadata["id"].tolist()) if str(id_) in ids]
-        episodes = (episodes[i] for i in places)
     chunks: dict[str, list[Any]] = {}
-    for episode in episodes:
-        if str(episode.id_) in ids:
-            chunks.setdefault(str(episode.id_), []).append(episode)
+    for episodes in sources:
+        metadata = getattr(episodes, "metadata", None)
+        if metadata is not None:
+            places = [i for i, id_ in enumerate(metadata["id"].tolist()) if str(id_) in ids]
+            episodes = map(episodes.__getitem__, places)
+        for episode in episodes:
+            if str(episode.id_) in ids:
+                chunks.setdefault(str(episode.id_), []).append(episode)
     return chunks
 
 
-def ratio_distances(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return |log(first_ratio)| of each step, or NaN if earlier gradient steps of the update had changed the policy.
+def log_ratios(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return log(first_ratio) of each step, or NaN if earlier gradient steps of the update had changed the policy.
 
-    A ratio that float32 rounds to 0 or infinity has the distance of the nearest number, about 87 or 89.
+    A ratio that float32 rounds to 0 or infinity counts as the nearest number, whose logarithm is about -87 or 89.
     """
-    distances = np.abs(np.log(np.clip(columns["first_ratio"], _LIMITS.tiny, _LIMITS.max)))
+    logarithms = np.log(np.clip(columns["first_ratio"], _LIMITS.tiny, _LIMITS.max))
     steps = columns.get("first_gradient_step")
-    return distances if steps is None else np.where(steps == 0, distances, np.nan)
+    return logarithms if steps is None else np.where(steps == 0, logarithms, np.nan)
+
+
+def ratio_distances(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return |log(first_ratio)| of each step, as `log_ratios`."""
+    return np.abs(log_ratios(columns))
 
 
 def time_ranges(times: np.ndarray, has_last: bool = False) -> list[str]:
@@ -576,6 +628,9 @@ def text_of(name: str, value: Any) -> str:
 
 MEANINGS = {
     "share": "part of the absolute loss of the update",
+    "loss": "absolute loss of a step, summed over the gradient steps; curves show the mean over a minibatch",
+    "steps": "number of steps, or of sampled tokens",
+    "time": "steps since the beginning of the episode",
     "ratio_distance": "mean |log(first ratio)|: 0 if the policy that acted is the one that learns; a dash if no row "
     "was in the first gradient step",
     "advantage_agreement": "correlation of the advantages with value target minus value: close to 1 if they are right",
@@ -592,6 +647,11 @@ MEANINGS = {
     "first_logp_difference": "log-probability of the token at the sampler minus that at the trainer",
     "token": "index of the token in its turn",
     "worker": "index of the runner that sampled the episode",
+    "reward": "stored reward of the step",
+    "acting_logp": "stored log-probability of the action, for the policy that acted",
+    "learning_logp": "the same for the policy that learned from it, at the first gradient step: equal if both saw the "
+    "same and had the same weights",
+    "acting_value": "stored value of the policy that acted",
 }
 """Meaning of the columns of the tables."""
 
@@ -661,7 +721,8 @@ _STYLE = (
     ".finding{border-left:3px solid #f59e0b;padding-left:8px;max-width:90ch}"
     "s{opacity:.5;text-decoration:none}"
     "nav{display:flex;flex-wrap:wrap;gap:4px 16px}section:target>h2{text-decoration:underline #f59e0b 3px}"
-    "section h2{scroll-margin-top:8px}p{max-width:90ch}small{display:block}a{color:#2563eb}"
+    "section{scroll-margin-top:34px}nav{position:sticky;top:0;padding:4px 0;background:Canvas;z-index:1}"
+    "p{max-width:90ch}small{display:block}a{color:#2563eb}"
     "@media(prefers-color-scheme:dark){a{color:#60a5fa}}"
 )
 _PAGE = (

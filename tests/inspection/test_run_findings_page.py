@@ -31,7 +31,7 @@ def test_page_leads_from_a_finding_to_the_agent_that_shows_it(tmp_path: Path, ta
         assert "Nothing" in page.locator("#findings .out").nth(1).inner_text()
         bar = page.locator("figure.divergence")
         assert (bar.get_attribute("data-update"), bar.get_attribute("data-cause")) == ("1", "inputs")
-        page.locator("#findings li a").click()
+        page.locator("#findings li > a").click()
         page.locator("#by-agent").wait_for()
         assert tab.texts("#by-agent tr:has(td.mark) td:first-child") == ["b"]
         assert "of agent b have the wrong sign" in page.locator(".finding").inner_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -255,7 +256,8 @@ def test_texts_name_the_episodes_agents_and_turns(tmp_path: Path) -> None:
     assert "the recorded tokens right before it are 4 2" in learned.text
     assert (learned.update, learned.table, learned.data, learned.t) == (2, "by-turn", "training", 1)
     numbered = examine_run(numbered_workers(tmp_path / "numbered", True))[0]
-    assert numbered.text.endswith("of worker 2")
+    assert "(28% of the steps), all of worker 2 were sampled" in re.sub(r"\(\d+%", "(28%", numbered.text)
+    assert numbered.advice == "check whether new weights reach worker 2"
     assert explain_update(tmp_path / "numbered", 1).by("worker")[0].keys() > {"worker", "ratio_distance"}
     distances = {row["worker"]: row["ratio_distance"] for row in explain_update(tmp_path / "numbered", 1).by("worker")}
     assert max(distances, key=lambda worker: distances[worker]) == 2

@@ -1,6 +1,6 @@
 // One episode, or two to compare: lanes of numbers over a common time axis, frames of all cameras, texts as turns.
 
-const SHOWN_LANES = 24, MOST_TURNS = 400, SPEEDS = [2, 5, 10, 20, 30, 60];
+const SHOWN_LANES = 24, HEAT = 2, MOST_TURNS = 400, SPEEDS = [2, 5, 10, 20, 30, 60];
 const KEYS = "Left, Right: a step. Page Up, Page Down: a tenth. Home, End. Space: play. Escape: the whole episode. ?: this list. In the table: Up, Down, and Enter for the episode.";
 let shown = null;  // the episode
 let other = null;  // the episode to compare with
@@ -40,6 +40,7 @@ function reading(episode, track, step) {  // the number of a step, or the range 
   const odd = track.odd[cell] ?? "";
   const begin = startOf(episode, track, cell), end = endOf(episode, track, cell) - 1;
   const since = track.at && track.values && begin !== step ? ` (of step ${begin})` : "";
+  if (track.band === HEAT && odd) return "unknown";
   if (track.values) return [(odd || show(track.values[cell])) + since, ...found(begin, begin)].join(", ");
   const range = Number.isNaN(track.low[cell]) ? "" : `${show(track.low[cell])} … ${show(track.high[cell])}`;
   return `${[range, odd, ...found(begin, end)].filter(Boolean).join(", ")} (${begin}–${end})`;
@@ -85,6 +86,24 @@ function bands(episode, track, low, high, top, bottom) {  // whole numbers as co
     add(value, from, to, top, bottom - top);
   }
   return [...paths].map(([value, d]) => element("path", { d, class: "cell", "data-value": value, fill: `var(--${track.hue})`, "fill-opacity": (high > low ? 0.18 + 0.82 * (value - low) / (high - low) : 0.6).toFixed(3) }));
+}
+
+function heat(episode, track, low, high, top, bottom) {  // differences as colours, without colour at 0: the number of an item, or of a cell the one farther from 0
+  const [a, b] = view(), most = Math.max(-low, high) || 1, cells = [], num = (track.values ?? track.low).length, half = track.more && !track.at ? 0.5 : 0;
+  for (let i = 0; i < num; i++) {
+    const value = track.values ? track.values[i] : -track.low[i] > track.high[i] ? track.low[i] : track.high[i];
+    const [from, to] = [startOf(episode, track, i) - half, endOf(episode, track, i) - half].map((step) => xOf(Math.max(a, Math.min(b, step))));
+    if (!(to > from) || Number.isNaN(value)) continue;
+    const fill = `var(--${value < 0 ? "observations" : "rewards"})`;
+    cells.push(element("rect", { class: "cell", x: from.toFixed(1), y: top, width: (to - from).toFixed(1), height: bottom - top, "data-value": value, fill, "fill-opacity": (Math.abs(value) / most).toFixed(3) }));
+  }
+  return cells;
+}
+
+function legend(low, high) {  // of a lane of differences
+  const most = Math.max(-low, high) || 1;
+  const scale = element("i", { class: "heat", style: "background:linear-gradient(to right,var(--observations),#0000,var(--rewards))" });
+  return element("small", { class: "legend" }, ` ${show(-most)} `, scale, ` ${show(most)}`);
 }
 
 function rangeOf(track) {  // of the whole track
@@ -142,7 +161,7 @@ function lane(tracks) {  // of one or several tracks, which then share a scale
   pairs.forEach(([episode, one, kind], i) => {
     if (one.band && tracks.length === 1) {
       const [top, bottom] = pairs.length === 1 ? [3, 27] : i ? [16, 28] : [2, 14];
-      svg.append(...bands(episode, one, low, high, top, bottom));
+      svg.append(...(one.band === HEAT ? heat : bands)(episode, one, low, high, top, bottom));
       return;
     }
     const hue = tracks.length > 1 ? `hsl(${(tracks.findIndex((each) => each.label === one.label) * 67 + 215) % 360} 65% 50%)` : `var(--${one.hue})`;
@@ -150,7 +169,7 @@ function lane(tracks) {  // of one or several tracks, which then share a scale
   });
   for (const one of tracks) {
     const mid = (cell) => startOf(shown, one, cell) + (one.more ? 0 : 0.5);
-    const odd = Object.entries(one.odd).filter(([, words]) => /NaN|∞/.test(words)).map(([cell]) => `M${xOf(mid(Number(cell))).toFixed(1)} 22v8`);
+    const odd = Object.entries(one.band === HEAT ? {} : one.odd).filter(([, words]) => /NaN|∞/.test(words)).map(([cell]) => `M${xOf(mid(Number(cell))).toFixed(1)} 22v8`);
     svg.append(element("path", { class: "odd", d: odd.join("") }));
     const found = (one.marks ?? []).map(([at]) => `M${xOf(at + (one.more ? 0 : 0.5)).toFixed(1)} 0v7`);
     if (found.length) svg.append(element("path", { class: "found", d: found.join("") }));
@@ -165,6 +184,7 @@ function lane(tracks) {  // of one or several tracks, which then share a scale
   const name = element("span", { class: "name", style: `color:var(--${track.hue})`, title: names + note + each });
   tracks.forEach((one, i) => name.append(i ? ", " : "", tracks.length > 1 ? element("i", { style: `color:hsl(${(i * 67 + 215) % 360} 65% 50%)` }, one.label) : one.label));
   if (note) name.append(element("small", {}, note));
+  if (track.band === HEAT && tracks.length === 1 && ranges.length) name.append(legend(low, high));
   const scale = element("span", { class: "scale" }, element("span", {}, ranges.length ? show(high) : ""), element("span", {}, ranges.length && low !== high ? show(low) : ""));
   const line = element("div", { class: "lane" }, name, join(tracks), element("b", {}), scale, svg);
   line.tracks = tracks;

@@ -269,5 +269,6 @@ function drawDoctor() {
     return element("li", {}, element("b", {}, one.kind), " ", place, ` ${one.evidence}${times}`, element("small", {}, `${one.harm}. To do: ${one.advice}.`));
   });
   const summary = element("summary", {}, `doctor: ${findings.rows.length ? counted(findings.rows.length, "finding") : "no findings"} in ${findings.extent}`);
-  find("doctor").replaceChildren(element("details", findings.rows.length ? { open: "" } : {}, summary, element("ul", {}, ...items)));
+  const ofRun = find("back") ? [element("p", { class: "note" }, "The doctor checks the episodes only. What stands out in the updates of the run is above its curves.")] : [];
+  find("doctor").replaceChildren(element("details", findings.rows.length ? { open: "" } : {}, summary, element("ul", {}, ...items)), ...ofRun);
 }

@@ -2,10 +2,11 @@
 
 const COLOURS = ["#3b82f6", "#e0820a", "#16a34a", "#a855f7", "#0891b2", "#ec4899", "#65a30d", "#64748b"];
 const FIRST = [
-  "train/mean_return_100", "test/mean_return", "update/loss", "update/policy_loss", "update/value_loss", "update/kl",
+  "train/mean_return_100", "test/mean_return", "update/return", "update/loss", "update/policy_loss", "update/value_loss", "update/kl",
   "update/entropy", "update/explained_variance", "train/steps_per_second", "train/mean_length",
 ];
 const TITLES = { "train/mean_return_100": "mean return of the newest 100 episodes", "train/mean_return": "mean return of the episodes of each sample" };
+const MOST_PARTS = 6;  // of a metric that each agent or module has, above the fold
 const WIDTH = 600, HEIGHT = 150, EDGE = 6, MOST_POINTS = 400;
 let runs = [], groups = [], settings = {};
 let version = null, received = 0, findingsHtml = "";
@@ -278,7 +279,7 @@ function episodeLists() {
   const parts = runs.flatMap((run, i) => Object.entries(run.episodes).flatMap(([set, lists]) => Object.entries(lists).map(([title, rows]) => {
     const links = rows.map((row) => {
       const address = `episodes/${i}/${encodeURIComponent(set)}/#${new URLSearchParams({ episode: JSON.stringify([row.id, row.t, row.agent, row.nth]) })}`;
-      return element("li", {}, element("a", { href: address }, row.id), ` return ${show(row.return)}, ${counted(row.length, "step")}`);
+      return element("li", {}, element("a", { href: address }, row.id), ` return ${show(row.return)}, ${counted(row.length, "step")}${row.kept ? `, ${row.kept}` : ""}`);
     });
     return element("div", { class: "chart" }, element("h2", { style: `color:${colourOf(i)}` }, `${title} episodes`, element("span", {}, `${run.name}/${set}`)), element("ul", {}, ...links));
   })));
@@ -290,7 +291,11 @@ function chosenMetrics() {  // the names of the metrics that are shown, and of t
   const words = state.find.toLowerCase().split(/\s+/).filter(Boolean);
   if (words.length) return [names.filter((name) => words.every((word) => name.toLowerCase().includes(word))), []];
   const first = names.includes("train/mean_return_100") ? FIRST : ["train/mean_return", ...FIRST];
-  return [first.filter((name) => names.includes(name)), names.filter((name) => !first.includes(name))];
+  const shown = first.flatMap((metric) => {  // of several agents or modules, each has its own, such as "update/loss/module/a"
+    const parts = names.filter((name) => name.startsWith(`${metric.replace(/_100$/, "")}/`));
+    return [...names.filter((name) => name === metric), ...(parts.length <= MOST_PARTS ? parts : [])];
+  });
+  return [[...new Set(shown)], names.filter((name) => !shown.includes(name))];
 }
 
 function tools() {

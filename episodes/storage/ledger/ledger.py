@@ -157,8 +157,8 @@ class Ledger(Closeable):
 
         Raises:
             ShapeMismatch: measurements do not have one item per row, or have different shapes.
-            WrongType: the number is not an integer of 64 bits, the module is not text, the batch is neither a `Batch` nor
-                a dict of columns, or the settings are neither a dict nor a hash.
+            WrongType: the number is not an integer of 64 bits, the module is not text, the batch is neither a `Batch`
+                nor a dict of columns, or the settings are neither a dict nor a hash.
             InvalidArgument: another ledger, of this or another process, writes to the directory, or `settings` is a
                 number that is not a hash of 64 bits.
             EpisodeStateError: this is a process that was forked from the ledger's.

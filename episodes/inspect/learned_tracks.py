@@ -1,0 +1,118 @@
+"""`LearnedTracks`: what the updates of a run measured at the steps of its episodes, as tracks of the episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from episodes.inspect.series import LOGP_DIFFERENCE
+from episodes.inspect.update_explanation import TOKEN, log_ratios
+from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tokens.names import LOGP, TRAINER_LOGP
+from episodes.tracks.ragged import Ragged
+
+__all__ = ["LearnedTracks"]
+
+KEY = "learner"  # of the tracks, as `explain_episode` names them
+VALUES = f"{KEY}/values"
+NAMES = {"first_value": "values", "value_target": "value_targets", "advantage": "advantages"}
+
+
+class LearnedTracks:
+    """Measurements of the updates of a run, by episode and step. Of a step that several updates learned from, the
+    newest ones.
+
+    The tracks have the names of `explain_episode`: `learner/values`, `learner/value_targets` and `learner/advantages`
+    are those with which the step was learned, and `learner/logp_difference` is the acting policy's log-probability of
+    the action minus that of the policy that learned. Conversations have `trainer_logp`: log-probabilities of tokens.
+
+    Args:
+        pools: columns of the steps of each module, in the order of the updates. "update" is the number of each step's.
+
+    Attributes:
+        newest: number of the newest update that learned from each episode, by its id.
+    """
+
+    def __init__(self, pools: Iterable[Mapping[str, np.ndarray]]) -> None:
+        self._pools = list(pools)
+        self._rows: list[dict[Any, list[int]]] = []
+        self.newest: dict[str, int] = {}
+        for columns in self._pools:
+            rows: dict[Any, list[int]] = {}
+            for row, name in enumerate(zip(columns["episode"].tolist(), columns["agent"].tolist(), strict=True)):
+                rows.setdefault(name, []).append(row)
+                if name[0] is not None:
+                    self.newest[name[0]] = max(int(columns["update"][row]), self.newest.get(name[0], 0))
+            self._rows.append(rows)
+
+    @staticmethod
+    def has_values(episode: SingleAgentEpisode) -> bool:
+        """Return True if an episode has the track `learner/values`."""
+        return KEY in episode.extra_model_outputs and "values" in episode.get_extra_model_outputs(KEY)
+
+    def of(self, episode: SingleAgentEpisode) -> SingleAgentEpisode:
+        """Return a copy of an episode with the tracks, or the episode itself if no update learned from it.
+
+        A track is left out if not all steps have it, except for `learner/logp_difference`, which is NaN at steps that
+        were learned after the policy had changed.
+        """
+        if not len(episode) or KEY in episode.extra_model_outputs:
+            return episode
+        agent = None if episode.agent_id is None else str(episode.agent_id)
+        for columns, by_name in zip(self._pools, self._rows, strict=True):
+            rows = np.array(by_name.get((str(episode.id_), agent), ()), np.int64)
+            places = columns["t"][rows] - episode.t_started
+            is_here = (places >= 0) & (places < len(episode))
+            if TOKEN in columns:
+                outputs = _of_tokens(columns, rows[is_here], places[is_here], episode)
+            else:
+                tracks = _tracks(columns, rows[is_here], places[is_here], episode)
+                outputs = {KEY: tracks} if tracks else {}
+            if outputs:
+                pack = EpisodePack.from_episodes([episode])
+                return pack.replace(extra_model_outputs={**pack.extra_model_outputs, **outputs})[0]
+        return episode
+
+
+def _of_tokens(
+    columns: Mapping[str, np.ndarray], rows: np.ndarray, places: np.ndarray, episode: SingleAgentEpisode
+) -> dict[str, Ragged]:
+    """Return the trainer's log-probability of each token of a conversation, given the rows of tokens and their turns
+    [k]. It is NaN for tokens that were not learned, or that were learned after the policy had changed.
+    """
+    names = episode.extra_model_outputs
+    if LOGP not in names or TRAINER_LOGP in names or "first_logp_difference" not in columns or episode.tracks.lookback:
+        return {}
+    turns = [np.asarray(episode.get_extra_model_outputs(LOGP, t), np.float64) for t in range(len(episode))]
+    if any(turn.ndim != 1 for turn in turns):
+        return {}
+    offsets = np.concatenate([[0], np.cumsum([len(turn) for turn in turns])])
+    tokens = columns[TOKEN][rows].astype(np.int64)
+    is_here = tokens < np.diff(offsets)[places]
+    if "first_gradient_step" in columns:
+        is_here &= columns["first_gradient_step"][rows] == 0
+    differences = np.full(offsets[-1], np.nan)
+    differences[(offsets[places] + tokens)[is_here]] = columns["first_logp_difference"][rows][is_here]
+    if not np.isfinite(differences).any():
+        return {}
+    return {TRAINER_LOGP: Ragged((np.concatenate(turns) - differences).astype(np.float32), offsets)}
+
+
+def _tracks(
+    columns: Mapping[str, np.ndarray], rows: np.ndarray, places: np.ndarray, episode: SingleAgentEpisode
+) -> dict[str, np.ndarray]:
+    """Return the tracks of an episode by name, float64 [lookback + T], given its rows and their steps [k]."""
+    lookback, tracks = episode.tracks.lookback, {}
+    measured = {name: columns[key][rows] for key, name in NAMES.items() if key in columns}
+    if "first_ratio" in columns:
+        measured[LOGP_DIFFERENCE] = -log_ratios({name: column[rows] for name, column in columns.items()})
+    for name, numbers in measured.items():
+        track = np.full(lookback + len(episode), np.nan)
+        track[lookback + places] = numbers  # the last one counts, which is the newest
+        is_known = np.isfinite(track[lookback:])
+        if is_known.all() or (name == LOGP_DIFFERENCE and is_known.any()):
+            tracks[name] = track
+    return tracks
