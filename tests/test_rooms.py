@@ -43,6 +43,7 @@ TESTS = {  # folders and files of tests that may import a room when they are col
     "tests/learners/test_episode_keeper": ("episodes.command", "episodes.inspect"),
     "tests/learners/test_explain_update": ("episodes.inspect",),
     "tests/learners/test_explained_tokens": ("episodes.inspect",),
+    "tests/learners/test_learned_tracks": ("episodes.inspect",),
     "tests/learners/test_planted_faults": ("episodes.inspect",),
     "tests/learners/test_run_findings": ("episodes.inspect",),
     "tests/learners/test_stored_runs": ("episodes.command",),

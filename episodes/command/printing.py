@@ -73,7 +73,8 @@ def _longest_words(columns: Sequence[Sequence[str]]) -> list[int]:
     """Return the length of the longest word of each column, and of the longest part of a path in the first one."""
     words = [[part for cell in column for part in cell.split()] for column in columns]
     words[0] = [part for cell in columns[0] for part in _broken_path(cell, 1)]
-    return [max(map(len, parts), default=0) for parts in words]
+    widest = [max(map(len, column)) for column in columns]
+    return [min(max(map(len, parts), default=0), most) for parts, most in zip(words, widest, strict=True)]
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:

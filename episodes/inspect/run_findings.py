@@ -16,7 +16,6 @@ from episodes.inspect.calibration import CalibrationBin, value_calibration
 from episodes.inspect.doctor.examine import examine
 from episodes.inspect.formatting import clipped, counted, number
 from episodes.inspect.learned_tracks import VALUES, LearnedTracks
-from episodes.inspect.training_page import KEPT_AS
 from episodes.inspect.update_explanation import (
     AGREES,
     FAR,
@@ -30,7 +29,7 @@ from episodes.storage import EpisodeDataset
 from episodes.storage.catalog import SEALED, UNFINISHED
 from episodes.storage.files import local_path
 from episodes.storage.ledger import LedgerReader
-from episodes.storage.runs import StoredRun, is_run, read_run
+from episodes.storage.runs import KEPT_AS, StoredRun, is_run, read_run
 from episodes.tokens.names import LOGP, TRAINER_LOGP
 
 __all__ = ["RunFinding", "RunFindings", "examine_run"]

@@ -19,13 +19,12 @@ from episodes.inspect.formatting import clipped, finite_or_text, page_id
 from episodes.inspect.html import templates
 from episodes.inspect.html_report import open_for_page, repetitions, template_file
 from episodes.storage.header import NAME as DATASET_FILE
-from episodes.storage.runs import StoredRun, differing, read_run
+from episodes.storage.runs import KEPT_AS, StoredRun, differing, read_run
 from episodes.storage.runs import is_run as has_status
 
 SCOPES = ("train", "test", "update", "info")
 MOST_CELLS = 400  # of a curve
 MOST_EPISODES = 5  # of each list
-KEPT_AS = "custom_data/kept_as"  # of an `EpisodeKeeper`: "worst", "best" or "random"
 MOST_SETTINGS = 100  # that differ
 SCRIPTS = ("decode.js", "dom.js", "training.js")
 

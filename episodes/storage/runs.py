@@ -16,6 +16,7 @@ from episodes.storage.locks import try_lock
 
 __all__ = [
     "DESCRIPTION",
+    "KEPT_AS",
     "LOCK",
     "STATUS",
     "StoredRun",
@@ -32,6 +33,7 @@ __all__ = [
 DESCRIPTION = "run.json"  # configuration, command, versions and commit, which loggers write
 STATUS = "status.json"  # settings and results, which trainers write
 LOCK = ".trainer.lock"  # held while a trainer writes to the folder
+KEPT_AS = "custom_data/kept_as"  # column of the metadata: "worst", "best" or "random", of an `EpisodeKeeper`
 
 _COUNTS = ("num_epochs", "num_steps", "num_updates", "best_epoch")
 _NUMBERS = (*_COUNTS, "best_score", "last_score", "seconds")

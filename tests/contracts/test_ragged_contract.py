@@ -577,11 +577,11 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     # Environments with ragged observations, and generated episodes.
     "episode_runners.SingleAgentEnvRunner": lambda data: episode_runners.SingleAgentEnvRunner(
         _RaggedEnv, num_envs=2
-    ).sample(num_timesteps=8),
+    ).sample(num_timesteps=8, random_actions=True),
     "episode_runners.MultiAgentEnvRunner": lambda data: episode_runners.MultiAgentEnvRunner(
         _RaggedGame, {"default_policy": _mlp()}, num_envs=2
     ).sample(num_timesteps=8, random_actions=True),
-    "episode_runners.evaluate": lambda data: episode_runners.evaluate(_RaggedEnv, num_episodes=2),
+    "episode_runners.evaluate": lambda data: episode_runners.evaluate(_RaggedEnv, _mlp(), num_episodes=2),
     "episode_runners.make_vector_env": lambda data: episode_runners.make_vector_env(_RaggedEnv, 2).reset(),
     "episodes.testing.check_vector_env": lambda data: check_vector_env(
         episode_runners.make_vector_env(_RaggedEnv, 2), num_steps=20
