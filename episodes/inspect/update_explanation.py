@@ -712,9 +712,7 @@ def page_of(title: str, body: str) -> str:
 
 _STYLE = (
     ":root{color-scheme:light dark}body{font:14px/1.45 system-ui,sans-serif;margin:16px}"
-    "dt{font-weight:600;float:left;clear:left;width:170px}"
-    "dd{margin-left:180px}"
-    ""
+    "dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 12px}dt{font-weight:600}dd{margin:0}"
     ".wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
     "th,td{padding:2px 10px;text-align:right;white-space:nowrap}th{opacity:.7;font-weight:500}"
     "tr{border-bottom:1px solid #8883}h1{font-size:20px}h2{font-size:16px}.mark{background:#f59e0b55;font-weight:600}"

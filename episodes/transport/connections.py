@@ -122,9 +122,13 @@ class ConnectionWatch:
         return thread.join
 
     def connection_of(self, address: bytes, descriptor: int) -> Connection:
-        """Return the connection with a file descriptor, and store it as the connection of the sender at `address`."""
-        connection = self.connections.get(descriptor)
-        if connection is None:  # the thread has not seen it yet
+        """Return the connection with a file descriptor, and store it as the connection of the sender at `address`.
+
+        The thread may not have seen the connection yet.
+        """
+        try:
+            connection = _opened(self.connections, descriptor)
+        except OSError:  # it is closed already
             return Connection()
         if len(self.by_address) >= _MOST_CONNECTIONS:
             closed = [key for key, value in self.by_address.items() if value.is_closed]
@@ -151,11 +155,11 @@ def _watch(watch: ConnectionWatch, zmq: ModuleType, monitor: zmq.Socket[bytes], 
                 kind, descriptor = _EVENT.unpack(event)
                 if kind == zmq.EVENT_MONITOR_STOPPED:
                     return
-                if kind in (zmq.EVENT_ACCEPTED, zmq.EVENT_DISCONNECTED, zmq.EVENT_CLOSED):
+                if kind in (zmq.EVENT_DISCONNECTED, zmq.EVENT_CLOSED):
                     _remove(connections, descriptor)
                 if kind == zmq.EVENT_ACCEPTED:
                     with suppress(OSError):  # it is closed already
-                        connections[descriptor] = Connection(descriptor)
+                        _opened(connections, descriptor)
                 elif kind in failures:
                     watch.num_failed_handshakes += 1
             if time.monotonic() >= next_check:
@@ -171,6 +175,17 @@ def _watch(watch: ConnectionWatch, zmq: ModuleType, monitor: zmq.Socket[bytes], 
         return
     finally:
         monitor.close(0)
+
+
+def _opened(connections: dict[int, Connection], descriptor: int) -> Connection:
+    """Return the open connection with this file descriptor, and store it in the dict `connections` if it is new. Raise
+    `OSError` if it is closed.
+    """
+    connection = connections.get(descriptor)
+    if connection is None or connection.read_cookie() != connection.cookie:  # the descriptor was that of another one
+        _remove(connections, descriptor)
+        connection = connections[descriptor] = Connection(descriptor)
+    return connection
 
 
 def _remove(connections: dict[int, Connection], descriptor: int) -> None:

@@ -204,8 +204,9 @@ function zoom(ends) {
 function readingOf(curve) {  // the value at the cursor, or the newest one
   const { xs, values } = curve, last = xs.length - 1;
   if (state.at === null) return values[values.findLastIndex((value) => !Number.isNaN(value))] ?? NaN;
-  if (!(state.at <= xs[last])) return NaN;
-  return values[xs.findIndex((x) => x >= state.at)];
+  if (!(state.at >= xs[0] && state.at <= xs[last])) return NaN;
+  const after = xs.findIndex((x) => x >= state.at), before = Math.max(after - 1, 0);
+  return values[state.at - xs[before] < xs[after] - state.at ? before : after];
 }
 
 function readings() {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import pytest
 
 from episodes.errors import TransportTimeout
 from episodes.transport import EpisodeReceiver, EpisodeSender
+from episodes.transport.connections import ConnectionWatch
 from tests.episodes.transport.traffic import PATIENCE_S, drained, number_of, pack_of, started
 
 ME, RUNS = "test_closing_receivers", 25
@@ -141,3 +143,25 @@ def test_sockets_have_no_heartbeats_of_zeromq(make: type[EpisodeReceiver]) -> No
 if __name__ == "__main__":
     _, work, *arguments = sys.argv
     globals()[work](*(int(value) if value.isdigit() else value for value in arguments))
+
+
+def test_connection_counts_from_its_first_message_on() -> None:
+    """The thread that watches connections may hear of one later than the receiver reads a message through it."""
+    watch, listener = ConnectionWatch(), socket.create_server(("127.0.0.1", 0))
+    with listener, socket.create_connection(listener.getsockname()) as other:
+        accepted, _ = listener.accept()
+        with accepted:
+            descriptor = accepted.fileno()
+            connection = watch.connection_of(b"sender", descriptor)
+            assert watch.by_address[b"sender"] is connection is watch.connections[descriptor]
+            assert watch.connection_of(b"sender", descriptor) is connection
+            assert connection.is_counted == hasattr(socket, "TCP_INFO")
+        other.close()
+        with socket.create_connection(listener.getsockname()) as again:  # the descriptor is free for another connection
+            os.dup2(again.fileno(), descriptor)
+            newer = watch.connection_of(b"sender", descriptor)
+            os.close(descriptor)
+            assert newer is not connection
+            assert connection.is_closed
+            assert not newer.is_closed
+        assert watch.connection_of(b"other", descriptor).descriptor == -1  # closed
