@@ -173,7 +173,6 @@ def examine_run(run: str | Path) -> RunFindings:
     data = stored_episodes(path)
     findings: list[RunFinding] = []
     notes: list[RunFinding] = []
-    missing: list[str] = []
     extent: list[str] = []
     places: list[tuple[int, str]] = []
     pools = _pools(path)
@@ -197,31 +196,7 @@ def examine_run(run: str | Path) -> RunFindings:
     learned = LearnedTracks(columns for _, columns in pools.values())
     gamma = _gamma_of(stored, pools)
     calibration, calibrated = ([], "") if gamma is None else _calibration(learned, data, gamma)
-    is_open = stored.status.startswith(("running", "killed"))
-    if pools and is_open:
-        last = max(updates[-1] for updates, _ in pools.values())
-        missing.append(
-            f"updates after {last}, which the {stored.status} run had not written; a ledger writes 16 at once"
-        )
-    elif is_open and (path / "ledger").is_dir() and not has_ledger(path):
-        missing.append(f"any update: the {stored.status} run had not written the first 16 of them")
-    elif not pools:
-        missing.append(
-            "what each update learned from; train with episodes train --explain, or with Ledger(RUN + '/ledger', "
-            "measures_rows=True)"
-        )
-    if "first_ratio" in names:
-        if "first_gradient_step" not in names:
-            missing.append("the gradient step of each row, in this older ledger; record the run again")
-        if any(one.kind == "old_policy" for one in findings) and not (
-            WORKER in names or any(WORKER_OF_DATA in dataset.metadata for dataset in data.values())
-        ):
-            missing.append(
-                "which worker sampled an episode; sample with a GroupRunner, or write custom_data['worker'] in an "
-                "on_episode_end callback of each worker and keep its episodes"
-            )
-    if pools and "first_value" not in names:
-        missing.append(f"values, which {algorithm or 'the algorithm'} does not have; endings are checked in episodes")
+    missing = [*_missing_updates(path, stored, pools), *_missing_measurements(names, algorithm, findings, data)]
     if not data:
         missing.append(
             "episodes, for checks of rewards and endings; train with --keep-episodes 5/h, or episodes play RUN"
@@ -239,6 +214,46 @@ def examine_run(run: str | Path) -> RunFindings:
         calibrated,
         learned,
     )
+
+
+def _missing_updates(path: Path, stored: StoredRun, pools: Mapping[str, Any]) -> Iterator[str]:
+    """Yield which updates of the run in the folder `path` could not be read, as text. `pools` are those of `_pools`."""
+    is_open = stored.status.startswith(("running", "killed"))
+    if pools and is_open:
+        last = max(updates[-1] for updates, _ in pools.values())
+        yield f"updates after {last}, which the {stored.status} run had not written; a ledger writes 16 at once"
+    elif is_open and (path / "ledger").is_dir() and not has_ledger(path):
+        yield f"any update: the {stored.status} run had not written the first 16 of them"
+    elif not pools:
+        yield (
+            "what each update learned from; train with episodes train --explain, or with Ledger(RUN + '/ledger', "
+            "measures_rows=True)"
+        )
+
+
+def _missing_measurements(
+    names: set[str], algorithm: str, findings: Sequence[RunFinding], data: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield which measurements the updates lack, as text.
+
+    Args:
+        names: names of the measurements of all updates; none without updates.
+        algorithm: name of the algorithm, or "".
+        findings: what stands out in the run.
+        data: data sets by name.
+    """
+    if "first_ratio" in names:
+        if "first_gradient_step" not in names:
+            yield "the gradient step of each row, in this older ledger; record the run again"
+        if any(one.kind == "old_policy" for one in findings) and not (
+            WORKER in names or any(WORKER_OF_DATA in dataset.metadata for dataset in data.values())
+        ):
+            yield (
+                "which worker sampled an episode; sample with a GroupRunner, or write custom_data['worker'] in an "
+                "on_episode_end callback of each worker and keep its episodes"
+            )
+    if names and "first_value" not in names:
+        yield f"values, which {algorithm or 'the algorithm'} does not have; endings are checked in episodes"
 
 
 def _gamma_of(run: StoredRun, modules: Iterable[str]) -> float | None:
