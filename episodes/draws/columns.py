@@ -23,9 +23,6 @@ from episodes.tracks.filling import ones
 INFO_COLUMNS = "infos/columns"
 """Key for the infos as separate columns instead of the column "infos"."""
 OBSERVED = (Columns.OBS, Columns.NEXT_OBS)
-_OF_LAST = frozenset((Columns.NEXT_OBS, Columns.TERMINATEDS, Columns.TRUNCATEDS, INFO_COLUMNS))
-"""Columns that are not in `DERIVED`, and are of the last step of an n-step transition. All others are of the first."""
-_LAST = Step.LAST  # attributes of an `Enum` take 100 ns more
 _ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN, INDICES)
 
 
@@ -61,35 +58,26 @@ DERIVED = {
 """Columns that can be sampled in addition to stored ones, by name."""
 
 
-def columns_of(
-    draw: Draw, keys: Sequence[str], views: BoundViews | None = None, last: Draw | None = None
-) -> dict[str, Any]:
+def columns_of(draw: Draw, keys: Sequence[str], views: BoundViews | None = None) -> dict[str, Any]:
     """Return the columns `keys` of a batch of sampled steps.
 
     Args:
         draw: the sampled steps.
         keys: names of the columns.
         views: functions that compute the policy's columns. They replace "obs" and "new_obs".
-        last: the last steps of n-step transitions. None: they are the sampled steps.
     """
     if views is not None:
         viewed = _view_columns(draw, keys, views)
-        return columns_of(draw, [key for key in keys if key not in OBSERVED], None, last) | viewed
-    if last is None:
-        return _read(draw, keys)
-    of_last = [key for key in keys if key in _OF_LAST or (key in DERIVED and DERIVED[key].step is _LAST)]
-    return _read(draw, [key for key in keys if key not in of_last]) | _read(last, of_last)
-
-
-def _read(draw: Draw, keys: Sequence[str]) -> dict[str, Any]:
-    """Return the columns `keys` of the steps of a draw."""
+        return columns_of(draw, [key for key in keys if key not in OBSERVED]) | viewed
     columns = draw.stored(keys)
     if len(columns) < len(keys):
+        sampled, last = draw.single_steps()
         for key in keys:
             if key == INFO_COLUMNS:
-                columns[Columns.INFOS] = draw.info_columns()
+                columns[Columns.INFOS] = last.info_columns()
             elif key not in columns:
-                columns[key] = DERIVED[key].read(draw)
+                derived = DERIVED[key]
+                columns[key] = derived.read(last if derived.step is Step.LAST else sampled)
     return columns
 
 
@@ -130,7 +118,7 @@ def transition_columns(
         return columns
     draw.last, sums, counts = n_step_sums(draw, n_step, gamma)
     others = [key for key in keys if key != Columns.REWARDS]
-    columns = columns_of(draw, others, views, draw.at_last())
+    columns = columns_of(draw, others, views)
     if len(others) < len(keys):
         columns.setdefault(Columns.REWARDS, sums)
     columns[Columns.N_STEP] = counts

@@ -9,8 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from episodes.columns import Columns
 from episodes.draws.windows import WindowLayout
 from episodes.history import History, HistorySpaces
+
+OF_LAST = frozenset((Columns.NEXT_OBS, Columns.TERMINATEDS, Columns.TRUNCATEDS))
+"""Stored columns of the last step of an n-step transition. Other stored columns are of the sampled step."""
 
 
 class Step(Enum):
@@ -28,13 +32,22 @@ class Step(Enum):
 class Draw(ABC):
     """Sampled steps of a store: single steps [n], n-step transitions [n], or windows [B, W] of which some are padding.
 
-    `shape` below is [n] or [B, W]. Padding is 0, "" or None in every column. All columns of a draw of n-step
-    transitions are of the sampled steps; `StepsDraw.at_last` returns a draw of the last ones.
+    `shape` below is [n] or [B, W]. Padding is 0, "" or None in every column. Except for stored columns, whatever a draw
+    of n-step transitions returns is of the sampled steps.
     """
 
     @abstractmethod
     def stored(self, keys: Sequence[str]) -> dict[str, Any]:
-        """Return those of the columns `keys` that the store holds as arrays: tracks, flags and observations."""
+        """Return those of the columns `keys` that the store holds as arrays: tracks, flags and observations.
+
+        The columns `OF_LAST` of n-step transitions are of their last steps, the others are of the sampled steps.
+        """
+
+    @abstractmethod
+    def single_steps(self) -> tuple[Draw, Draw]:
+        """Return the sampled steps and the last steps of n-step transitions as two draws of single steps. Both are this
+        draw if it is not of n-step transitions.
+        """
 
     @abstractmethod
     def times(self) -> np.ndarray:
@@ -83,10 +96,6 @@ class StepsDraw(Draw):
 
     slots: np.ndarray
     last: np.ndarray
-
-    @abstractmethod
-    def at_last(self) -> StepsDraw:
-        """Return the steps at the positions `last` as a draw of single steps."""
 
     @property
     @abstractmethod

@@ -10,7 +10,7 @@ import numpy as np
 
 from episodes.columns import Columns
 from episodes.draws.columns import blank
-from episodes.draws.draw import StepsDraw, WindowsDraw
+from episodes.draws.draw import OF_LAST, StepsDraw, WindowsDraw
 from episodes.draws.windows import WindowLayout
 from episodes.history import HistorySpaces
 from episodes.replay import link_traversal
@@ -36,18 +36,22 @@ class RingSteps(StepsDraw):
         return self.ring.rewards_are_finite
 
     def stored(self, keys: Sequence[str]) -> dict[str, Any]:
-        ring, slots = self.ring, self.slots
+        ring, slots, last = self.ring, self.slots, self.last
         gathered = ring.columns
         columns = {}
         for key in keys:
             if key in gathered:
-                columns[key] = gathered[key](slots)
-            elif key in OBSERVED:
-                columns[key] = _observations(ring, key, slots)
+                columns[key] = gathered[key](last if key in OF_LAST else slots)
+            elif key == Columns.OBS:
+                columns[key] = ring.observations.take(ring.links.row[slots])
+            elif key == Columns.NEXT_OBS:
+                columns[key] = ring.observations.take(ring.links.next_row[last])
         return columns
 
-    def at_last(self) -> RingSteps:
-        return RingSteps(self.ring, self.last)
+    def single_steps(self) -> tuple[RingSteps, RingSteps]:
+        if self.last is self.slots:
+            return self, self
+        return RingSteps(self.ring, self.slots), RingSteps(self.ring, self.last)
 
     def times(self) -> np.ndarray:
         return self.ring.links.t[self.slots]
@@ -163,12 +167,6 @@ class RingWindows(RingSteps, WindowsDraw):
     def history_at(self, column: int) -> ReplayHistory:
         ring, slots = self.ring, self.slots[:, column]
         return ReplayHistory(ring, link(ring, "row", slots), steps_before(ring, slots), slots, HistorySpaces())
-
-
-def _observations(ring: LinkedRing, key: str, slots: np.ndarray) -> Any:
-    """Return the observations before the steps at `slots`, or after them if `key` is "new_obs"."""
-    rows = ring.links.row if key == Columns.OBS else ring.links.next_row
-    return ring.observations.take(rows[slots])
 
 
 def _infos(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from episodes.columns import Columns
-from episodes.draws.draw import Draw, StepsDraw, WindowsDraw
+from episodes.draws.draw import OF_LAST, Draw, StepsDraw, WindowsDraw
 from episodes.draws.n_step import as_summable
 from episodes.draws.windows import WindowLayout
 from episodes.history import HistorySpaces
@@ -111,8 +111,17 @@ class FileSteps(_FileDraw, StepsDraw):
     def rewards_are_finite(self) -> bool:
         return False  # files do not say
 
-    def at_last(self) -> FileSteps:
-        return FileSteps(self.tracks, self.steps.moved_to(self.last))
+    def stored(self, keys: Sequence[str]) -> dict[str, Any]:
+        if self.last is self.numbers:
+            return super().stored(keys)
+        sampled, last = self.single_steps()
+        columns = sampled.stored([key for key in keys if key not in OF_LAST])
+        return columns | last.stored([key for key in keys if key in OF_LAST])
+
+    def single_steps(self) -> tuple[FileSteps, FileSteps]:
+        if self.last is self.numbers:
+            return self, self
+        return FileSteps(self.tracks, self.steps), FileSteps(self.tracks, self.steps.moved_to(self.last))
 
     def path(self, num_steps: int) -> list[np.ndarray]:
         last = self.ends - 1
@@ -222,6 +231,9 @@ class FileWindows(_FileDraw, WindowsDraw):
         flags_at[0, last] = ended & (flags & 1 != 0)
         flags_at[1, last] = ended & (flags > 1)
         return flags_at[0].reshape(num, width), flags_at[1].reshape(num, width)
+
+    def single_steps(self) -> tuple[FileWindows, FileWindows]:
+        return self, self
 
     def is_first(self) -> np.ndarray:
         return self.layout.is_first(self.t)
