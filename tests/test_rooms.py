@@ -32,7 +32,6 @@ ROOMS = {
 """Packages that can be absent, each with the modules outside of it that cannot be imported then."""
 
 TESTS = {  # folders and files of tests that may import a room when they are collected
-    "tests/capture": ("episodes.command",),
     "tests/command": tuple(ROOMS),
     "tests/connectors/test_export": ("connectors.export",),
     "tests/connectors/test_traced_array": ("connectors.export",),
@@ -40,20 +39,15 @@ TESTS = {  # folders and files of tests that may import a room when they are col
     "tests/episodes/transport": ("episodes.transport",),
     "tests/inspection": ("episodes.inspect", "episodes.command"),
     "tests/learners/test_command_line": ("episodes.command",),
-    "tests/learners/test_episode_keeper": ("episodes.command", "episodes.inspect"),
     "tests/learners/test_explain_update": ("episodes.inspect",),
-    "tests/learners/test_explained_tokens": ("episodes.inspect",),
     "tests/learners/test_learned_tracks": ("episodes.inspect",),
-    "tests/learners/test_planted_faults": ("episodes.inspect",),
     "tests/learners/test_run_findings": ("episodes.inspect",),
     "tests/learners/test_stored_runs": ("episodes.command",),
     "tests/public_reports/test_files": ("episodes.converters",),
     "tests/rllib": ("episode_runners.rllib",),
     # Tables of all places where one rule holds
     "tests/contracts/test_ragged_contract": tuple(ROOMS),
-    "tests/episodes/test_space_kinds": ("episodes.converters", "episodes.inspect"),
     "tests/storage/test_places": tuple(ROOMS),
-    "tests/tokens/test_token_arguments": ("episodes.converters", "episodes.inspect"),
 }
 
 IMPORT_ALL_BUT = """

@@ -8,11 +8,9 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from episodes.converters.loss_report import LossReport
-from episodes.data_types import Space
 from episodes.errors import UnreadableData, WrongType
 from episodes.tracks import nested
 from episodes.tracks.infos import msgpack_codec
-from episodes.tracks.space_kinds import SpaceKind, kind_of
 
 UNKNOWN_MEANING = "it is not known what it is"
 SOURCE = "source"
@@ -193,11 +191,3 @@ def check_numbers(where: str, columns: Mapping[str, Any], advice: str = "") -> N
                 raise UnreadableData(
                     f"{where}: {name!r} holds {kind}, numbers are needed; {advice or 'convert them to numbers first'}"
                 )
-
-
-def has_text(space: Space | None) -> bool:
-    """Return True if a space, or a part of it, is a space of text."""
-    parts = getattr(space, "spaces", ())
-    return kind_of(space) is SpaceKind.TEXT or any(
-        map(has_text, parts.values() if isinstance(parts, Mapping) else parts)
-    )

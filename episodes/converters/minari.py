@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from episodes.converters.accounting import SOURCE, Account, check_numbers, has_text
+from episodes.converters.accounting import SOURCE, Account, check_numbers
 from episodes.converters.action_mapping import export_actions
 from episodes.converters.bounded_packs import Given, bounded_lists
 from episodes.converters.contents import Contents
@@ -31,7 +31,7 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import draft_beside, local_path
 from episodes.tracks import nested
 from episodes.tracks.infos.msgpack_codec import is_json
-from episodes.tracks.spaces import keys_of
+from episodes.tracks.spaces import has_text, keys_of
 
 if TYPE_CHECKING:
     from minari import MinariDataset

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from episodes.converters import packed_numpy, rllib_states
-from episodes.converters.accounting import check_numbers, has_text
+from episodes.converters.accounting import check_numbers
 from episodes.converters.action_mapping import export_actions
 from episodes.converters.bounded_packs import Given, bounded_lists
 from episodes.converters.columns import array_of
@@ -24,6 +24,7 @@ from episodes.errors import UnreadableData
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.arrow import as_unreadable_data, pyarrow
 from episodes.tracks import nested
+from episodes.tracks.spaces import has_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,14 @@ def elementary_spaces(space: Space | None, path: tuple[Any, ...] = ()) -> Iterat
         return
     for key, part in parts_of(space).items():
         yield from elementary_spaces(part, (*path, key))
+
+
+def has_text(space: spaces.Space | None) -> bool:
+    """Return True if a space, or a part of it, is a space of text."""
+    parts = getattr(space, "spaces", ())
+    return kind_of(space) is SpaceKind.TEXT or any(
+        map(has_text, parts.values() if isinstance(parts, Mapping) else parts)
+    )
 
 
 def keys_of(space: spaces.Space | None) -> Iterator[Any]:

@@ -11,12 +11,13 @@ import numpy as np
 from typer.testing import CliRunner
 
 from episodes import SingleAgentEpisode
-from episodes.command.app import app
 from episodes.storage import EpisodeWriter
 
 
 def run(*words: object) -> tuple[int, str]:
     """Run a command, and return its exit status and output."""
+    from episodes.command.app import app
+
     result = CliRunner().invoke(app, [str(word) for word in words])
     return result.exit_code, result.output
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from running import assert_fails, output, printed
 
-from episodes.inspect.page_server import PageServer
 from episodes.storage import EpisodeWriter
 from tests.storage.test_games import game
 
@@ -83,6 +82,8 @@ def test_commands_of_one_kind_name_the_kinds(words: tuple[str, ...], games: Path
 
 
 def test_watch_serves_each_game(games: Path) -> None:
+    from episodes.inspect.page_server import PageServer
+
     server = PageServer(games)
     try:
         for expected in GAMES:

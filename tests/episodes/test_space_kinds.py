@@ -25,9 +25,7 @@ from episode_learners.networks.layers import flat_size
 from episode_learners.policies.q_policies import QPolicy
 from episode_learners.policies.soft_actor_critic import SACPolicy
 from episode_runners.random_actions import sample_random_action
-from episodes.converters.accounting import has_text
 from episodes.errors import InvalidArgument, WrongType
-from episodes.inspect.doctor.scan import outside_bounds
 from episodes.storage import space_json
 from episodes.testing.row_format import item_of
 from episodes.tracks.fitting import space_mismatches
@@ -52,6 +50,7 @@ from episodes.tracks.spaces import (
     dtypes_of,
     elementary_spaces,
     empty_items,
+    has_text,
     irregular_part,
     keys_of,
     one_hot,
@@ -365,6 +364,8 @@ def test_flat_vectors_are_those_of_gymnasium(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, cls in BARE.items() if issubclass(cls, ARRAYS)])
 def test_doctor_finds_numbers_outside_of_each_array(name: str) -> None:
+    from episodes.inspect.doctor.scan import outside_bounds
+
     for make in NESTINGS.values():
         space = make(bare_space(name))
         rows = stack_leaves(space, samples(space))

@@ -20,11 +20,9 @@ from episode_learners.trainers.episode_keeper import check_keeps
 from episode_runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument
-from episodes.inspect.page_server import PageServer
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, GameDataset
 from tests.learners.games import Targets
-from tests.learners.test_command_line import SEVERAL
 from tests.learners.test_multi_agent_trainers import mixed, on_policy, recurrent
 
 SHORT = """
@@ -123,6 +121,8 @@ def test_keeper_drops_episodes_that_never_end_or_are_long(tmp_path: Path) -> Non
 @pytest.mark.parametrize("algo", ["ppo", "dqn", "several"])
 def test_train_keeps_episodes_and_resumes(algo: str, tmp_path: Path) -> None:
     from episode_learners.__main__ import main
+    from episodes.inspect.page_server import PageServer
+    from tests.learners.test_command_line import SEVERAL
 
     text = SEVERAL if algo == "several" else SHORT.format(algo=algo) + OF_ALGORITHM.get(algo, "")
     (tmp_path / "short.toml").write_text(text)

@@ -17,7 +17,6 @@ from connectors.pipeline import ConnectorPipeline
 from episode_learners import TokenGRPO, TokenGRPOConfig
 from episodes import EpisodePack
 from episodes.errors import InvalidArgument
-from episodes.inspect import explain_update
 from episodes.storage.ledger import Ledger
 from episodes.tokens import token_batch
 from tests.learners.test_token_grpo import Recurrent, pack_of, recorded
@@ -60,6 +59,8 @@ def updated(config: TokenGRPOConfig, pack: EpisodePack, folder: str | None = Non
 
 def explained(config: TokenGRPOConfig, pack: EpisodePack, num_updates: int = 1) -> tuple[Any, TokenGRPO]:
     """Return the explanation of the last of several equal updates, and the algorithm."""
+    from episodes.inspect import explain_update
+
     with tempfile.TemporaryDirectory() as folder:
         algorithm = updated(config, pack, folder, num_updates)
         return explain_update(folder, num_updates - 1, episodes=pack), algorithm

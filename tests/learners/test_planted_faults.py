@@ -26,7 +26,6 @@ from episode_learners import PPO, MLPPolicy, PPOConfig, TokenGRPO, TokenGRPOConf
 from episode_learners.algorithms.algorithm import Algorithm
 from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument
-from episodes.inspect import explain_update, value_calibration
 from episodes.pack import EpisodePack
 from episodes.storage.ledger import Ledger
 from episodes.tokens import Conversation
@@ -54,6 +53,8 @@ def sampled(policy: MLPPolicy, seed: int = 0, num_episodes: int = 6) -> list[Sin
 
 def explanation_of(algorithm: Algorithm, episodes: Any, folder: Path) -> Any:
     """Return the explanation of one update from the episodes."""
+    from episodes.inspect import explain_update
+
     algorithm.measures_rows = True
     with Ledger(folder) as ledger:
         algorithm.witness = lambda batch: ledger.note(1, batch, measured=algorithm.row_measurements)
@@ -133,6 +134,8 @@ def test_wrong_sign_of_one_agent_shows_by_agent(kind: type[PPO], tmp_path: Path)
 @pytest.mark.parametrize("is_terminated", [False, True])
 def test_time_limit_as_termination_shows_in_calibration(is_terminated: bool) -> None:
     """Reward 1 per step for ever, stopped after 40 steps; the critic has learned the true value of endless episodes."""
+    from episodes.inspect import value_calibration
+
     gamma, steps = 0.9, 40
     episodes = []
     for i in range(8):
@@ -149,6 +152,8 @@ def test_time_limit_as_termination_shows_in_calibration(is_terminated: bool) -> 
 
 
 def test_calibration_equals_slow_sums() -> None:
+    from episodes.inspect import value_calibration
+
     rng = np.random.default_rng(0)
     episodes, expected = [], []
     for i, facts in enumerate(({"terminated": True}, {"truncated": True}, {"id_": "cut"})):

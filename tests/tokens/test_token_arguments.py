@@ -13,9 +13,8 @@ from conversations import OUTPUTS, Plain, conversations
 from hypothesis import given, settings
 
 from episode_learners import TokenGRPO
-from episodes import EpisodePack, SingleAgentEpisode, converters
+from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument
-from episodes.inspect import view_conversation
 from episodes.tokens import (
     Conversation,
     TokenRecorder,
@@ -120,6 +119,8 @@ class State:
 
     def calls(self) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         """Return the functions, and right arguments of each."""
+        from episodes.inspect import view_conversation
+
         logits = np.zeros((5, 9))
         recorder = self.recorder
         return {
@@ -231,11 +232,20 @@ def recorded_later(value: float) -> EpisodePack:
     return EpisodePack.from_episodes(episodes)
 
 
+def converted(name: str) -> Callable[[EpisodePack], Any]:
+    def read(pack: EpisodePack) -> Any:
+        from episodes import converters
+
+        return getattr(converters, name)(pack)
+
+    return read
+
+
 READERS: dict[str, Callable[[EpisodePack], Any]] = {
     "token_batch": token_batch,
     "padded": lambda pack: token_batch(pack, layout="padded"),
     "TokenGRPO": lambda pack: TokenGRPO(torch.nn.Embedding(9, 9)).update(pack),
-    **{name: getattr(converters, name) for name in ("to_trl", "to_skyrl", "to_prime_rl", "to_verl")},
+    **{name: converted(name) for name in ("to_trl", "to_skyrl", "to_prime_rl", "to_verl")},
 }
 
 
