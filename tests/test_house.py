@@ -20,8 +20,7 @@ PUBLIC_API = ROOT / "tests" / "public_api.txt"
 HEAVY = {"torch", "pandas", "ray", "pyarrow", "zmq", "matplotlib", "pettingzoo", "typer", "jinja2", "duckdb", "fsspec"}
 MOST_ATTRIBUTES = 20  # of a class, with those of its base classes
 LARGER = {
-    "LinkedRing": 23,  # one update of its attributes replaces all contents, so that no interrupt leaves a part
-    "PrioritizedEpisodeReplayBuffer": 21,  # its states store them by these names
+    "LinkedRing": 22,  # one update of its attributes replaces all contents, so that no interrupt leaves a part
 }
 # Packages of `episodes`.
 LAZY = {"multi_agent", "recorder", "returns", "storage", "replay", "inspect", "converters", "tokens"}

@@ -11,11 +11,9 @@ from episodes.batch.sampling_checks import check_counts, checked_step_indices
 from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch, StepOutOfRange, WrongType
 from episodes.replay.buffer import EpisodeReplayBuffer
 from episodes.replay.locking import locked
-from episodes.replay.max_priority import PrioritiesWithMax
-from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.replay.ring.track_ring import positions
 from episodes.replay.samples_per_insert import SamplesPerInsert
-from episodes.replay.sum_tree import SumTree
+from episodes.replay.step_priorities import StepPriorities
 from episodes.tracks.validation import checked_number
 
 if TYPE_CHECKING:
@@ -87,8 +85,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         super().__init__(capacity, seed=seed, path=path, resume=resume, limit=limit, lineage=lineage)
 
     def _start_empty(self) -> None:
-        self._tree, self._given = SumTree(self.capacity), PrioritiesWithMax(self.capacity)
-        self._num_known = self._num_gone = self._ring.head  # steps with smaller numbers have their priorities, or none
+        self._priorities = StepPriorities(self.capacity, self._ring.head)
 
     def set_beta(self, beta: float) -> None:
         """Set the exponent `beta` of importance weights: 1 corrects the non-uniform sampling fully, 0 not at all.
@@ -101,37 +98,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     @property
     def nbytes(self) -> int:
         """Memory size in bytes of steps, observations and priorities, without infos and policy versions."""
-        return super().nbytes + self._tree.nbytes + self._given.nbytes
-
-    def _prioritize_new_steps(self, ring: LinkedRing) -> None:
-        """Give steps that are new in the ring the highest current priority (at least 1), and evicted steps 0."""
-        head, tail = ring.head, ring.tail
-        if tail > max(self._num_gone, head - self.capacity):  # steps were evicted that no new step replaces
-            for first, last in self._position_ranges(max(self._num_gone, head - self.capacity), tail):
-                self._given.unset(first, last)
-                self._tree.fill(first, last, 0.0)
-        self._num_gone = tail
-        if self._num_known == head:
-            return
-        start = max(self._num_known, tail)
-        new = self._position_ranges(start, head)
-        for first, last in new:
-            self._given.unset(first, last)
-        share = self._scaled_priority(max(self._given.highest, 1.0))
-        for first, last in new:
-            self._tree.fill(first, last, share)
-        if self.period is not None:
-            slots = positions(start, head - start, self.capacity)
-            self._tree.set(slots[ring.links.t[slots] % self.period != 0], 0.0)
-        self._num_known = head
-
-    def _position_ranges(self, number: int, stop: int) -> list[tuple[int, int]]:
-        """Convert the step indices [number, stop) to one or two ranges (start, stop) of ring positions."""
-        first = number % self.capacity
-        last = first + stop - number
-        if last <= self.capacity:
-            return [(first, last)] if last > first else []
-        return [(first, self.capacity), (0, last - self.capacity)]
+        return super().nbytes + self._priorities.nbytes
 
     def _scaled_priority(self, priorities: float | np.ndarray) -> Any:
         """Return priority ** alpha, at least a tiny constant, so that every step can be sampled."""
@@ -157,14 +124,15 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         ring = self._ring
         if ring.head == ring.tail:
             raise self.empty_error()
-        self._prioritize_new_steps(ring)
-        if not self._tree.total:
+        self._priorities.follow(ring, self._scaled_priority, self.period)
+        shares = self._priorities.shares
+        if not shares.total:
             raise self._no_sequence()
-        return self._tree.draw(n, self.generator)
+        return shares.draw(n, self.generator)
 
     def _candidates(self, period: int | None) -> tuple[np.ndarray, np.ndarray]:
         slots = positions(self._ring.tail, len(self._ring), self.capacity)
-        shares = self._tree.get(slots)
+        shares = self._priorities.shares.get(slots)
         return slots[shares > 0], shares[shares > 0]
 
     def _weights(self, shares: np.ndarray) -> np.ndarray:
@@ -239,10 +207,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             numbers, values, shares = numbers[is_stored], values[is_stored], shares[is_stored]
         if not numbers.size:
             return
-        self._prioritize_new_steps(ring)
-        slots = numbers.ravel() % self.capacity
-        self._given.set(slots, values.ravel())
-        self._tree.set(slots, shares.ravel())
+        self._priorities.follow(ring, self._scaled_priority, self.period)
+        self._priorities.set(numbers.ravel() % self.capacity, values.ravel(), shares.ravel())
 
     def _finite_shares(self, values: np.ndarray) -> np.ndarray:
         """Return `values` ** alpha. Raise `InvalidArgument` if the sum over a full buffer could overflow."""
@@ -264,17 +230,15 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         """
         numbers = checked_step_indices(indices)
         ring = self.flush_ring()
-        self._prioritize_new_steps(ring)
+        self._priorities.follow(ring, self._scaled_priority, self.period)
         if numbers.size and (numbers.min() < ring.tail or numbers.max() >= ring.head):
             raise StepOutOfRange(f"the stored steps have numbers {ring.tail}..{ring.head - 1}")
-        return self._tree.get(numbers % self.capacity)
+        return self._priorities.shares.get(numbers % self.capacity)
 
     def _rest_of_state(self) -> dict[str, Any]:
-        self._prioritize_new_steps(self.flush_ring())
-        state = {name: getattr(self, name) for name in _STATE}
-        return super()._rest_of_state() | {
-            "priorities": {**state, "tree": self._tree.get_state(), "given": self._given.get_state()}
-        }
+        self._priorities.follow(self.flush_ring(), self._scaled_priority, self.period)
+        settings = {name: getattr(self, name) for name in _STATE}
+        return super()._rest_of_state() | {"priorities": settings | self._priorities.get_state()}
 
     def _check_kind(self, state: dict[str, Any]) -> None:
         if "priorities" not in state:
@@ -289,23 +253,15 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         Raises:
             ValueError: a value is invalid.
         """
-        priorities = state["priorities"]
+        priorities, restored = state["priorities"], StepPriorities(self.capacity)
         for name in ("alpha", "beta", "min_priority"):
             checked_number(name, priorities[name], 0.0)
         check_counts(0, **{name: priorities[name] for name in ("num_stale", "_num_known", "_num_gone")})
         if priorities["unit"] not in _UNITS:
             raise ValueError(f"unit={priorities['unit']!r}")
-        tree, values = SumTree(self.capacity), PrioritiesWithMax(self.capacity)
-        tree.set_state(priorities["tree"])
-        values.set_state(priorities["given"])
-        return (
-            super()._checked_rest(state)
-            | {name: priorities[name] for name in _STATE}
-            | {
-                "_tree": tree,
-                "_given": values,
-            }
-        )
+        restored.set_state(priorities)
+        settings = {name: priorities[name] for name in _STATE}
+        return super()._checked_rest(state) | settings | {"_priorities": restored}
 
 
 _MOST = float(np.finfo(np.float64).max)
@@ -327,4 +283,4 @@ def _as_numbers(priorities: Any) -> np.ndarray:
     raise WrongType(f"priorities of {array.dtype}; give a number for each step")
 
 
-_STATE = ("alpha", "beta", "unit", "period", "min_priority", "num_stale", "_num_known", "_num_gone")
+_STATE = ("alpha", "beta", "unit", "period", "min_priority", "num_stale")

@@ -257,6 +257,21 @@ def test_prioritized_buffer_with_invalid_arguments_raises() -> None:
         filled().set_beta(-0.1)
 
 
+def test_state_written_by_hand_is_restored() -> None:
+    # The names and forms are those of all earlier versions.
+    buffer = filled(10, capacity=16)
+    state, given_priorities, shares = buffer.get_state(), np.zeros(16), np.zeros(16)
+    given_priorities[:10] = np.arange(1.0, 11)
+    shares[:10] = given_priorities[:10] ** 0.5
+    written = {"alpha": 0.5, "beta": 0.3, "unit": "transition", "period": None, "min_priority": 1e-6, "num_stale": 3}
+    written |= {"_num_known": 10, "_num_gone": 0, "tree": [shares], "given": given_priorities}
+    assert state["priorities"].keys() == written.keys()
+    buffer.set_state(state | {"priorities": written})
+    buffer.add([episode(3, "new")])
+    assert buffer.priorities(np.arange(13)).tolist() == [*shares[:10], *[10**0.5] * 3]
+    assert (buffer.alpha, buffer.beta, buffer.num_stale) == (0.5, 0.3, 3)
+
+
 def test_prioritized_period_samples_only_grid() -> None:
     buffer = filled(90, capacity=64, unit="sequence", period=4, alpha=1.0)
     batch = buffer.sample_sequences(200, 8, keys=["t"])

@@ -100,7 +100,6 @@ class LinkedRing:
         self.num_rows = capacity + capacity // 32 + 1
         self.tracks: dict[str, TrackRing] = {}
         self.versions = StepVersions(capacity, allocator)
-        self._own_tracks: list[TrackRing] = []
         self._observations: TrackRing | None = None
         self.__dict__.update(self._created_records({}, None, Allocator()))
         self.generation = 0
@@ -164,7 +163,8 @@ class LinkedRing:
     def nbytes(self) -> int:
         """Memory size in bytes of the arrays of steps, links and observations, without infos and policy versions."""
         observations = self.observations.nbytes if self.has_observations else 0
-        return observations + sum(ring.nbytes for ring in self._own_tracks) + self._records.nbytes
+        unrecorded = (ring for name, ring in self.tracks.items() if name not in self._records)
+        return observations + sum(ring.nbytes for ring in unrecorded) + self._records.nbytes
 
     @property
     def observations(self) -> TrackRing:
@@ -261,9 +261,8 @@ class LinkedRing:
             else TrackRing.like(name, self.capacity, items, self.allocator)
             for name, items in tracks.items()
         }
-        unrecorded = [ring for name, ring in rings.items() if name not in small]
         columns = {name: ring.gather_function() for name, ring in rings.items()}
-        return created | {"_own_tracks": unrecorded, "tracks": rings, "columns": created["columns"] | columns}
+        return created | {"tracks": rings, "columns": created["columns"] | columns}
 
     def _created_records(self, small: Fields, observations: TrackRing | None, allocator: Allocator) -> dict[str, Any]:
         """Allocate the step records. Return a dict of attributes: the records, and the links and arrays inside."""

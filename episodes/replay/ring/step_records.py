@@ -47,6 +47,10 @@ class StepRecords:
             self._arrays[name] = records[:, start:stop].view(items.dtype).reshape(size + 1, *items.shape[1:])
             start = stop
 
+    def __contains__(self, name: str) -> bool:
+        """Return True if the records have a field of this name."""
+        return name in self._arrays
+
     def field(self, name: str) -> np.ndarray:
         """Return one field of all records, such as the rewards, as a view [size + 1, ...]."""
         return self._arrays[name]
