@@ -64,9 +64,9 @@ ENDINGS = tuple(Ending)
 """All endings, indexed by code."""
 
 
-def codes_of(terminated: object, truncated: object) -> np.ndarray:
+def codes_of(terminated: np.ndarray, truncated: np.ndarray) -> np.ndarray:
     """Convert the flags terminated and truncated, bool [n] each, to ending codes, uint8 [n]."""
-    return _flags(terminated) | _flags(truncated).astype(np.uint8) << 1
+    return terminated | truncated.astype(np.uint8) << 1
 
 
 def flags_of(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -74,7 +74,7 @@ def flags_of(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (codes & 1).view(bool), (codes >> 1).view(bool)
 
 
-def _flags(values: object) -> np.ndarray:
+def checked_flags(values: object) -> np.ndarray:
     """Return flags of several episodes as a bool array of the same shape.
 
     Raises:

@@ -25,7 +25,7 @@ from gymnasium import spaces
 from episodes.columns import Columns, check_extra_output_names
 from episodes.data_types import Indices
 from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch
-from episodes.facts.ending import codes_of
+from episodes.facts.ending import checked_flags, codes_of
 from episodes.facts.facts import (
     EpisodeFacts,
     PackFacts,
@@ -138,7 +138,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         facts = PackFacts(
             ids=ids_of(random_ids(num) if ids is None else ids),
             t_started=integers(np.zeros(num, np.int64) if t_started is None else t_started),
-            endings=codes_of(*flags),
+            endings=codes_of(*map(checked_flags, flags)),
             agent_ids=objects(agent_ids),
             module_ids=objects(module_ids),
             multi_agent_episode_ids=objects(multi_agent_episode_ids),
@@ -383,7 +383,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
             changed["custom_data"] = own_custom_data(changed["custom_data"])
         if "terminated" in changed or "truncated" in changed:
             flags = (changed.pop(name, getattr(self, name)) for name in ("terminated", "truncated"))
-            facts = facts._replace(endings=codes_of(*flags))
+            facts = facts._replace(endings=codes_of(*map(checked_flags, flags)))
         pack = EpisodePack.of(columns, facts.changed(**changed), lengths, lookbacks)
         pack.check()
         return pack

@@ -34,7 +34,7 @@ def test_ending_of_flags_is_equal_for_scalars_and_arrays(flags: tuple[bool, bool
     ending = Ending.of(*flags)
     assert (ending.is_terminated, ending.is_truncated) == flags
     assert ending.is_done == any(flags)
-    assert codes_of([flags[0]], [flags[1]]).tolist() == [ending.code]
+    assert codes_of(*np.array(flags)[:, None]).tolist() == [ending.code]
     for reaches_end in (False, True):
         window = ending.in_window(reaches_end)
         assert window.code == (ending.code if reaches_end else 0)
