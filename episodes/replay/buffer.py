@@ -43,7 +43,7 @@ from episodes.replay.adding import add_pack, as_sequence, check_rows
 from episodes.replay.context_steps import ADVICE, are_complete
 from episodes.replay.draw_steps import conditions, draw_steps
 from episodes.replay.locking import locked
-from episodes.replay.read_dataset import addable_packs, in_episode_order, without_stored
+from episodes.replay.read_dataset import addable_packs, in_episode_order, late_endings, without_stored
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.read_packs import episodes_of, packs_of
 from episodes.replay.replay_recorder import ReplayRecorder
@@ -744,8 +744,9 @@ class EpisodeReplayBuffer(SampleCounts):
         """Write the stored steps to a data set on disk. Later calls append only the steps added since the last call.
 
         Each episode is written as one chunk. An ongoing episode is written as a cut chunk, which the next call
-        continues. Steps that are evicted between two calls are in neither. Steps that the data set has already, as
-        after the buffer was restored from an earlier state, are compared and left out. The buffer does not change.
+        continues. An ending that came later, without a step, is written as a chunk without steps. Steps that are
+        evicted between two calls are in neither. Steps that the data set has already, as after the buffer was restored
+        from an earlier state, are compared and left out. The buffer does not change.
 
         Args:
             path: directory of a new or existing data set, or an open writer.
@@ -755,7 +756,8 @@ class EpisodeReplayBuffer(SampleCounts):
             EpisodeError: as `EpisodeWriter` and its `add`.
         """
         folder = path.path if isinstance(path, EpisodeWriter) else local_path(path)
-        first = self._written.get(_place(folder), 0) if read_header(folder) is not None else 0
+        is_new = read_header(folder) is None
+        first = 0 if is_new else self._written.get(_place(folder), 0)
         with nullcontext(path) if isinstance(path, EpisodeWriter) else EpisodeWriter(path) as writer:
             for pack in packs_of(self.flush_ring(), self._spaces, _PACK_STEPS, first):
                 try:
@@ -764,6 +766,11 @@ class EpisodeReplayBuffer(SampleCounts):
                     writer.flush()
                     writer.add(without_stored(pack, EpisodeDataset(folder)))
             writer.flush()
+            if not is_new:
+                ended = late_endings(self.flush_ring(), self._spaces, EpisodeDataset(folder))
+                if ended is not None:
+                    writer.add(ended)
+                    writer.flush()
         self._written[_place(folder)] = self.flush_ring().head
 
     @classmethod

@@ -456,7 +456,7 @@ with EpisodeReplayBuffer(20_000, path=sys.argv[1], seed=0) as buffer:
 
 def test_full_disk_raises_os_error_and_changes_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "ring")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("refused") == 3
 
