@@ -128,8 +128,8 @@ class EpisodeReplayBuffer(SampleCounts):
         num_sampled: number of steps sampled so far.
 
     Raises:
-        InvalidArgument: an argument is out of range, another buffer uses `path`, `resume` is True without a `path`, or
-            the files in `path` were saved with another capacity.
+        InvalidArgument: an argument is out of range, another buffer uses `path`, it has saved steps and `resume` is
+            False, they were saved with another capacity, or `resume` is True without a `path`.
         UnreadableData: the files in `path` are damaged.
         StateMismatch: the files in `path` were saved by a buffer of another class.
         WrongType: `resume`, `path` or `limit` has another type.
@@ -175,6 +175,8 @@ class EpisodeReplayBuffer(SampleCounts):
             try:
                 if resume:
                     restore(self._ring, point, self._set_saved_rest)
+                else:
+                    point.check_absent()
             except BaseException:
                 files.close()
                 raise
