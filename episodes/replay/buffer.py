@@ -43,7 +43,7 @@ from episodes.replay.adding import add_pack, as_sequence, check_rows
 from episodes.replay.context_steps import ADVICE, are_complete
 from episodes.replay.draw_steps import conditions, draw_steps
 from episodes.replay.locking import locked
-from episodes.replay.read_dataset import addable_packs, in_episode_order, without_stored
+from episodes.replay.read_dataset import addable_packs, in_episode_order, late_endings, without_stored
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.read_packs import episodes_of, packs_of
 from episodes.replay.replay_recorder import ReplayRecorder
@@ -128,8 +128,8 @@ class EpisodeReplayBuffer(SampleCounts):
         num_sampled: number of steps sampled so far.
 
     Raises:
-        InvalidArgument: an argument is out of range, another buffer uses `path`, `resume` is True without a `path`, or
-            the files in `path` were saved with another capacity.
+        InvalidArgument: an argument is out of range, another buffer uses `path`, it has saved steps and `resume` is
+            False, they were saved with another capacity, or `resume` is True without a `path`.
         UnreadableData: the files in `path` are damaged.
         StateMismatch: the files in `path` were saved by a buffer of another class.
         WrongType: `resume`, `path` or `limit` has another type.
@@ -175,6 +175,8 @@ class EpisodeReplayBuffer(SampleCounts):
             try:
                 if resume:
                     restore(self._ring, point, self._set_saved_rest)
+                else:
+                    point.check_absent()
             except BaseException:
                 files.close()
                 raise
@@ -744,8 +746,9 @@ class EpisodeReplayBuffer(SampleCounts):
         """Write the stored steps to a data set on disk. Later calls append only the steps added since the last call.
 
         Each episode is written as one chunk. An ongoing episode is written as a cut chunk, which the next call
-        continues. Steps that are evicted between two calls are in neither. Steps that the data set has already, as
-        after the buffer was restored from an earlier state, are compared and left out. The buffer does not change.
+        continues. An ending that came later, without a step, is written as a chunk without steps. Steps that are
+        evicted between two calls are in neither. Steps that the data set has already, as after the buffer was restored
+        from an earlier state, are compared and left out. The buffer does not change.
 
         Args:
             path: directory of a new or existing data set, or an open writer.
@@ -755,7 +758,8 @@ class EpisodeReplayBuffer(SampleCounts):
             EpisodeError: as `EpisodeWriter` and its `add`.
         """
         folder = path.path if isinstance(path, EpisodeWriter) else local_path(path)
-        first = self._written.get(_place(folder), 0) if read_header(folder) is not None else 0
+        is_new = read_header(folder) is None
+        first = 0 if is_new else self._written.get(_place(folder), 0)
         with nullcontext(path) if isinstance(path, EpisodeWriter) else EpisodeWriter(path) as writer:
             for pack in packs_of(self.flush_ring(), self._spaces, _PACK_STEPS, first):
                 try:
@@ -764,6 +768,11 @@ class EpisodeReplayBuffer(SampleCounts):
                     writer.flush()
                     writer.add(without_stored(pack, EpisodeDataset(folder)))
             writer.flush()
+            if not is_new:
+                ended = late_endings(self.flush_ring(), self._spaces, EpisodeDataset(folder))
+                if ended is not None:
+                    writer.add(ended)
+                    writer.flush()
         self._written[_place(folder)] = self.flush_ring().head
 
     @classmethod

@@ -19,6 +19,7 @@ import numpy as np
 from episodes.errors import ChunkMismatch
 from episodes.facts.chunk_order import KEY_COLUMNS, ChunkOrder, codes_of_table, episode_codes, keys_of
 from episodes.pack import EpisodePack
+from episodes.replay.read_episodes import episode_at
 from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.single_agent.overlap import first_difference
 from episodes.storage import EpisodeDataset
@@ -107,6 +108,36 @@ def without_stored(pack: EpisodePack, dataset: EpisodeDataset) -> EpisodePack:
             if begin <= episode.t_started + skipped[i]:
                 skipped[i] = max(skipped[i], min(stop, episode.t) - episode.t_started)
     return _without_beginnings(pack, skipped)
+
+
+def late_endings(ring: LinkedRing, spaces: tuple[Any, Any], dataset: EpisodeDataset) -> EpisodePack | None:
+    """Return a chunk without steps for each stored episode that has ended, and that the data set has cut at its last
+    step. None is returned if there are none.
+
+    Args:
+        ring: ring of the steps.
+        spaces: observation space and action space of the pack.
+        dataset: data set, which has all stored steps.
+    """
+    table, chunks = dataset.metadata, order_of(dataset.metadata)
+    is_cut = (table["length"] > 0) & ~(table["terminated"] | table["truncated"])
+    is_cut[chunks.ended] = False
+    rows = np.flatnonzero(is_cut)
+    stops = (table["t_started"] + table["length"])[rows].tolist()
+    cut = {repr(key) for key in zip(*(table[name][rows].tolist() for name in KEY_COLUMNS), stops, strict=True)}
+    with ring.lock:
+        ring.flush_staged()
+        entries = np.array(ring.table.order, np.int64)
+        if len(entries):
+            entries = entries[ring.have_ended(entries)]
+        episodes = []
+        for entry, stop in zip(entries.tolist(), ring.t_next(entries).tolist() if len(entries) else (), strict=True):
+            facts = ring.table.facts[entry]
+            key = (ring.table.id_of(entry), facts.agent_id, facts.multi_agent_episode_id, stop)
+            if repr(key) in cut:
+                episode = episode_at(ring, entry, *spaces)
+                episodes.append(episode.window(len(episode), len(episode), 0, reaches_end=True))
+    return EpisodePack.from_episodes(episodes) if episodes else None
 
 
 def addable_packs(ring: LinkedRing, pack: EpisodePack) -> Iterator[EpisodePack]:

@@ -116,7 +116,7 @@ def run(package: Path, code: str, *arguments: str) -> subprocess.CompletedProces
     (package / "script.py").write_text(code)
     command = [sys.executable, str(package / "script.py"), *arguments]
     environment = {"PATH": "", "HOME": str(package), "MINARI_DATASETS_PATH": str(package / "minari")}
-    return subprocess.run(command, capture_output=True, text=True, cwd=package, env=environment, timeout=100)
+    return subprocess.run(command, capture_output=True, text=True, cwd=package, env=environment, timeout=300)
 
 
 @pytest.mark.parametrize(("kind", "value"), [("TEXT", "hard"), ("OPTIONAL_ID", ("hard", 1))])

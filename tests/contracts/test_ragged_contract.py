@@ -217,7 +217,7 @@ class _Logits(torch.nn.Embedding):
 def _sent(data: Any) -> Any:
     with transport.EpisodeReceiver() as receiver, transport.EpisodeSender(receiver.address) as sender:
         sender.send(data.pack)
-        received = receiver.recv(timeout=10)
+        received = receiver.recv(timeout=60)
     assert received == data.pack
 
 

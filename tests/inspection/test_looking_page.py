@@ -44,7 +44,7 @@ def check_watch(words: list[str]) -> None:
         with urllib.request.urlopen(f"{url}runs") as answer:
             message = answer.read()
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=300)
     assert (process.returncode, output, errors) == (0, "stopped\n", "")
     runs = json.loads(message[4 : 4 + int.from_bytes(message[:4], "little")])["meta"]["runs"]
     assert [run["name"] for run in runs] == [Path(word).name for word in words[1:]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import re
@@ -184,8 +185,6 @@ def test_resume_with_other_arguments_raises(tmp_path: Path) -> None:
             buffer.flush()
     with EpisodeReplayBuffer(10, path=path, resume=True) as buffer:
         assert len(buffer) == 4
-    with pytest.raises(InvalidArgument, match=r"ring_1\.npy exists"), EpisodeReplayBuffer(10, path=path) as buffer:
-        buffer.add([chunk(1, 0, 4)])
 
 
 # --- damaged files --------------------------------------------------------------------------------------------------
@@ -456,7 +455,7 @@ with EpisodeReplayBuffer(20_000, path=sys.argv[1], seed=0) as buffer:
 
 def test_full_disk_raises_os_error_and_changes_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "ring")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("refused") == 3
 
@@ -521,3 +520,44 @@ def test_moved_observations_are_found_in_one_of_both_files(
             assert [episode.id_ for episode in resumed.iter_episodes()] == [str(number) for number in range(15)]
             check_whole(resumed)
             resumed.flush()
+
+
+@pytest.mark.parametrize("cls", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
+@pytest.mark.parametrize("num_steps", [0, 5])
+def test_new_buffer_never_replaces_the_files_of_another_one(
+    tmp_path: Path, cls: type[EpisodeReplayBuffer], num_steps: int
+) -> None:
+    with EpisodeReplayBuffer(20, path=tmp_path) as buffer:
+        if num_steps:
+            buffer.add([chunk(0, 0, num_steps)])
+        buffer.flush()
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(InvalidArgument, match=r"a replay buffer has saved its steps there, .*; give resume=True"):
+        cls(20, path=tmp_path)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+    with EpisodeReplayBuffer(20, path=tmp_path, resume=True) as buffer:
+        assert len(buffer) == num_steps
+    (tmp_path / "state.msgpack").unlink()  # as of a process that was killed before it saved
+    with EpisodeReplayBuffer(20, path=tmp_path) as buffer, contextlib.suppress(InvalidArgument):
+        buffer.add([chunk(0, 0, 5)])
+        assert not num_steps
+
+
+@pytest.mark.parametrize("later", [[], [1], [1] * 20, [4, 5, 1], [10, 10, *[1] * 9], [9, *[1] * 9], [1, 2, 3] * 7])
+def test_saved_steps_that_were_all_evicted_while_observations_moved_are_an_empty_buffer(
+    tmp_path: Path, later: list[int]
+) -> None:
+    with EpisodeReplayBuffer(10, path=tmp_path) as buffer:
+        buffer.add([chunk(0, 0, 8)])
+        buffer.flush()
+        for number, length in enumerate(later, 1):  # short episodes need more observations than steps
+            buffer.add([chunk(number, 0, length)])
+    with EpisodeReplayBuffer(10, path=tmp_path, resume=True) as buffer:
+        assert len(buffer) == max(min(8, 10 - sum(later)), 0)
+        buffer.add([chunk(1000, 0, 4)])
+        check_whole(buffer)
+        buffer.flush()
+        num_steps = len(buffer)
+    with EpisodeReplayBuffer(10, path=tmp_path, resume=True) as buffer:
+        assert len(buffer) == num_steps
+        check_whole(buffer)

@@ -37,6 +37,11 @@ def contents(buffer: EpisodeReplayBuffer) -> dict[str, list[int]]:
     return stored
 
 
+def ended(buffer: EpisodeReplayBuffer) -> set[tuple[Any, int]]:
+    """Return the ids of the stored episodes that have ended, with the times of their endings."""
+    return {(episode.id_, episode.t) for episode in buffer.iter_episodes() if episode.is_done}
+
+
 def test_second_snapshot_writes_only_new_steps(tmp_path: Path) -> None:
     buffer = EpisodeReplayBuffer(100, seed=0)
     buffer.add([chunk("a", 0, 5), chunk("b", 0, 3, terminated=True)])
@@ -130,8 +135,8 @@ def test_snapshots_together_hold_every_stored_step(
     buffer, going_on, expected = EpisodeReplayBuffer(capacity), {"0": 0}, set()
     for number in range(12):
         for id_ in list(going_on):
-            length, ends = int(rng.integers(1, 7)), rng.random() < 0.2
-            buffer.add([chunk(id_, going_on[id_], length, terminated=ends)])
+            length, ends = int(rng.integers(0 if going_on[id_] else 1, 7)), rng.random() < 0.2
+            buffer.add([chunk(id_, going_on[id_], length, terminated=ends)])  # an ending may come without a step
             going_on[id_] += length
             if ends:
                 del going_on[id_]
@@ -140,6 +145,13 @@ def test_snapshots_together_hold_every_stored_step(
         if rng.random() < 0.5:
             buffer.to_dataset(path)
             expected |= {(id_, t) for id_, times in contents(buffer).items() for t in times}
+            num_rows = len(EpisodeDataset(path))
+            buffer.to_dataset(path)
+            assert len(EpisodeDataset(path)) == num_rows  # nothing is new
+            assert ended(buffer) <= ended(EpisodeReplayBuffer.from_dataset(path))
+            if rng.random() < 0.3:  # it has the data set's steps, and does not know which the data set has
+                buffer, state = EpisodeReplayBuffer(capacity), buffer.get_state()
+                buffer.set_state(state | {"written": {}})
     if expected:
         restored = EpisodeReplayBuffer.from_dataset(path)
         times = [(id_, t) for id_, times in contents(restored).items() for t in times]

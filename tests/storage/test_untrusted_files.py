@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -274,14 +273,13 @@ def test_special_file_as_shard_is_named(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", SPECIAL)
 @pytest.mark.parametrize("name", ["x.manifest", "commit-000001.json", "splits.json", "statistics.json"])
 def test_special_file_as_small_file_never_blocks(tmp_path: Path, kind: str, name: str) -> None:
+    """A pipe that nobody writes to would block for ever."""
     path = written(tmp_path / "data", range(2))
     put_special(path / name, kind)
-    start = time.monotonic()
     with suppress(UserWarning, UnreadableData):
         dataset = EpisodeDataset(path)
         dataset.splits  # noqa: B018
         dataset.statistics()
-    assert time.monotonic() - start < 5.0
 
 
 def test_directory_whose_name_is_no_utf8_is_written_and_read(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import EpisodeError, UnreadableData
+from episodes.errors import EpisodeError, InvalidArgument, UnreadableData
 from episodes.format_versions import REPLAY_FILES, check_magic
 from episodes.replay.ring.mapped_files import REGULAR, MappedFiles
 from episodes.tracks.infos import msgpack_codec
@@ -69,6 +69,14 @@ class ResumePoint:
         if self._tail is None:
             self._tail = self._mapped_tail()
 
+    def check_absent(self) -> None:
+        """Raise `InvalidArgument` if a state is saved, which that of a new ring would replace."""
+        if os.path.lexists(self.files.folder / _STATE):
+            raise InvalidArgument(
+                f"path={str(self.files.folder)!r}: a replay buffer has saved its steps there, a directory without such "
+                "files is allowed; give resume=True to continue with them, or another path"
+            )
+
     def forget(self) -> None:
         """Delete the saved state, so that the ring cannot be resumed."""
         (self.files.folder / _STATE).unlink(missing_ok=True)
@@ -115,6 +123,7 @@ class ResumePoint:
             return state
         names, files = moved["files"], state["files"]
         numbers = state["numbers"] | moved["numbers"]
+        numbers["lost_rows"] = min(numbers["lost_rows"], numbers["rows_head"])  # all saved rows may be lost since
         return {**state, "numbers": numbers, "files": [*names, *files[len(names) :]], "rows": moved["rows"]}
 
     def _mapped_tail(self) -> np.ndarray:

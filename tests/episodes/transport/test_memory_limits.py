@@ -21,7 +21,7 @@ from episodes.transport import EpisodeReceiver, EpisodeSender
 from episodes.transport.messages import Head, MessageKind
 from episodes.transport.wire import Schemas, encoded
 from tests.episodes.transport import traffic
-from tests.episodes.transport.traffic import SECONDS, drained, number_of, until
+from tests.episodes.transport.traffic import PATIENCE_S, SECONDS, drained, number_of, until
 
 LIMIT = 256 << 20  # large compared with the memory that the process uses for other things
 
@@ -99,7 +99,7 @@ def test_bytes_held_for_one_connection_are_limited(calls: str, content: Any) -> 
         before = highest = memory()
         with ThreadPoolExecutor(1) as pool:
             sending = pool.submit(sent_until_closed, connected(receiver), content, 3 * LIMIT)
-            deadline = time.monotonic() + SECONDS
+            deadline = time.monotonic() + PATIENCE_S
             while not sending.done():
                 assert time.monotonic() < deadline
                 with contextlib.suppress(TransportTimeout):
