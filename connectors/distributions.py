@@ -334,7 +334,7 @@ def distribution_for(space: spaces.Space, *, squashed: bool = False) -> ActionDi
         case SpaceKind.DISCRETE:
             first, count = map(int, choices_of(space))
             return Categorical(count, first)
-        case SpaceKind.MULTI_DISCRETE:
+        case SpaceKind.MULTI_DISCRETE if space.shape and all(space.shape):
             firsts, counts = choices_of(space)
             return MultiCategorical(counts, firsts)
         case SpaceKind.MULTI_BINARY:
@@ -346,6 +346,8 @@ def distribution_for(space: spaces.Space, *, squashed: bool = False) -> ActionDi
             return JointDistribution(joined_parts(space, joined))
     allowed = "a Discrete, MultiDiscrete, MultiBinary, Box of floats, or non-empty Dict or Tuple of these"
     advice = "this space has no action distribution: let the policy return 'actions', not 'action_dist_inputs'"
+    if kind_of(space).is_irregular or kind_of(space).is_nested:  # whose actions cannot be recorded either
+        advice = "wrap the environment so that its actions are one of these"
     raise rejected_space("distribution_for", space, allowed, advice)
 
 

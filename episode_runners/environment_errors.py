@@ -20,6 +20,7 @@ from episode_runners.process_envs import ProcessVectorEnv
 from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
 from episodes.tracks.fitting import brief, describe_shape, numeric_array, space_mismatches
 
+_BELOW_VECTOR_ENVS = ("gymnasium", "numpy", "functools", "copy", "episodes", "episode_runners")
 _RESULTS = ("observations", "rewards", "terminateds", "truncateds", "infos")
 
 
@@ -68,8 +69,9 @@ def raise_or_annotate(
     if isinstance(vector_env, AsyncVectorEnv):
         raise_if_died(vector_env, error)
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    index = next((_index_in(frame) for frame in reversed(frames) if _owner(frame) is vector_env), None)
-    if index is not None and any(isinstance(_owner(frame), gym.Env) for frame in frames):
+    of_vector_env = [number for number, frame in enumerate(frames) if _owner(frame) is vector_env]
+    index = _index_in(frames[of_vector_env[-1]]) if of_vector_env else None
+    if index is not None and any(map(_is_of_environment, frames[of_vector_env[-1] + 1 :])):
         error.add_note(_where(env, index, get_ages()))
     elif index is not None:
         _name_environment(error, env, index, get_ages(), raised_itself=_owner(frames[-1]) is vector_env)
@@ -118,6 +120,12 @@ def _where(env: VectorEnv, index: int, ages: np.ndarray) -> str:
 def _owner(frame: FrameType) -> Any:
     """Return the object whose method a stack frame runs, or None for a function."""
     return frame.f_locals.get("self")
+
+
+def _is_of_environment(frame: FrameType) -> bool:
+    """Return True for a stack frame below a vector environment's that runs code of one of its environments."""
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    return isinstance(_owner(frame), gym.Env) or package not in _BELOW_VECTOR_ENVS
 
 
 def _index_in(frame: FrameType) -> int | None:

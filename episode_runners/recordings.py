@@ -8,17 +8,14 @@ from typing import Any
 import numpy as np
 
 from episode_runners.stats import RunningReturns
-from episodes.columns import Columns
 from episodes.errors import WrongType
 from episodes.pack import EpisodePack
 from episodes.recorder.vector_recorder import VectorRecorder
 from episodes.replay import EpisodeReplayBuffer
 from episodes.replay.replay_recorder import ReplayRecorder
-from episodes.tracks.validation import checked_items
+from episodes.replay.stored_outputs import checked_output_names
 
 __all__ = ["Recordings"]
-
-_NAMES = "names of extra model outputs"
 
 
 class Recordings:
@@ -31,19 +28,17 @@ class Recordings:
         packs: the argument `packs`.
         sink: the recorder of the current rows: `packs`, or one that writes into `buffer`.
         buffer: the replay buffer that gets the current rows, or None.
-        stores_log_probs: whether `buffer` stores log-probabilities of actions.
         returns: counter of the returns of ongoing episodes.
         interrupted: steps of calls that failed or were interrupted.
         was_greedy: whether the newest steps of each environment took the most likely actions, bool [N, L].
     """
 
-    __slots__ = ("buffer", "interrupted", "packs", "returns", "sink", "stores_log_probs", "was_greedy")
+    __slots__ = ("buffer", "interrupted", "packs", "returns", "sink", "was_greedy")
 
     def __init__(self, packs: VectorRecorder) -> None:
         self.packs = packs
         self.sink: VectorRecorder | ReplayRecorder = packs
         self.buffer: EpisodeReplayBuffer | None = None
-        self.stores_log_probs = False
         self.returns = RunningReturns(packs.num_envs, packs.autoreset_mode)
         self.interrupted: list[EpisodePack] = []
         self.was_greedy = np.zeros((0, 0), bool)
@@ -61,6 +56,15 @@ class Recordings:
         self.sink, self.buffer = self.packs, None
         return needs_reset
 
+    def keys_of(self, buffer: EpisodeReplayBuffer, keys: Collection[str] | None) -> list[str]:
+        """Return the names of the policy outputs to store in `buffer`. The arguments are those of `continue_in`."""
+        if not isinstance(buffer, EpisodeReplayBuffer):
+            raise WrongType(
+                f"sample_into cannot write into a {type(buffer).__name__}; give an EpisodeReplayBuffer, "
+                "or add the pack of sample()"
+            )
+        return list(buffer.extra_model_outputs) if keys is None else checked_output_names(keys)
+
     def continue_in(self, buffer: EpisodeReplayBuffer, keys: Collection[str] | None) -> bool:
         """Continue the ongoing episodes in `buffer` with the policy outputs `keys`, and return True.
 
@@ -71,18 +75,13 @@ class Recordings:
             keys: names of the policy outputs to store. None: those that the buffer stores already.
 
         Raises:
+            TrackMismatch: the buffer stores other outputs than `keys`.
             WrongType: the object is not an `EpisodeReplayBuffer`, or `keys` is text.
         """
-        if not isinstance(buffer, EpisodeReplayBuffer):
-            raise WrongType(
-                f"sample_into cannot write into a {type(buffer).__name__}; give an EpisodeReplayBuffer, "
-                "or add the pack of sample()"
-            )
-        keys = buffer.extra_model_outputs if keys is None else checked_items("keys", keys, _NAMES)
-        self.stores_log_probs = Columns.ACTION_LOGP in keys
-        sink = self.sink
+        keys, sink = self.keys_of(buffer, keys), self.sink
         if isinstance(sink, ReplayRecorder) and self.buffer is buffer and sink.is_reset:
-            sink.keys = list(keys)
+            if keys != sink.keys:
+                sink.store_outputs(keys)
             return True
         return False
 
@@ -95,7 +94,7 @@ class Recordings:
             observation_space=packs.observation_space,
             action_space=packs.action_space,
             len_lookback_buffer=packs.len_lookback_buffer,
-            keys=buffer.extra_model_outputs if keys is None else keys,
+            keys=self.keys_of(buffer, keys),
         )
         self.buffer = buffer
 

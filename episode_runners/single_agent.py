@@ -35,7 +35,7 @@ from episode_runners.stats import CollectStats
 from episode_runners.vector_envs import EnvLike, envs_of
 from episodes.columns import Columns
 from episodes.data_types import NestedArrays
-from episodes.errors import InvalidArgument
+from episodes.errors import InvalidArgument, UnknownKey
 from episodes.pack import EpisodePack
 from episodes.recorder.boundaries import Boundaries, infos_at_ends
 from episodes.recorder.incoming import IncomingEpisodes
@@ -43,6 +43,7 @@ from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.recorder.vector_recorder import VectorRecorder
 from episodes.replay import EpisodeReplayBuffer
 from episodes.replay.replay_recorder import ReplayRecorder
+from episodes.replay.stored_outputs import chosen_outputs
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.indexing import checked_lookback
@@ -352,7 +353,9 @@ class SingleAgentEnvRunner(EnvRunner):
         Raises:
             InvalidArgument: `num_timesteps` is below 1, the buffer is too small for the runner's environments, or there
                 is no policy and actions are not random.
-            UnknownKey: the policy has no such extra output.
+            TrackMismatch: the buffer stores other outputs than `extra_model_outputs`.
+            UnknownKey: the policy has no such extra output, which is found after the reset and before the first step;
+                or random actions have none.
             EpisodeStateError: the runner is closed, or is sampling already (a hook called this method), or another
                 runner is sampling from the same environment object.
             KeyboardInterrupt: Ctrl-C. The buffer has the steps sampled so far.
@@ -389,8 +392,10 @@ class SingleAgentEnvRunner(EnvRunner):
         """Sample for `sample_into`: select the recorder, start episodes if needed,
         count the steps, and call the hooks.
         """
-        self._begin_call(explore, random_actions)
         recordings = self._recordings
+        if random_actions:
+            self._check_random_outputs(recordings.keys_of(buffer, keys))
+        self._begin_call(explore, random_actions)
         continues = recordings.continue_in(buffer, keys)
         recordings.was_greedy[...] = not explore
         if not continues:
@@ -402,6 +407,18 @@ class SingleAgentEnvRunner(EnvRunner):
         if self._hooks.on_sample_end:
             self._hooks.call_on_sample_end(self, stats)
         return stats
+
+    def _check_random_outputs(self, keys: Collection[str]) -> None:
+        """Raise `UnknownKey` if random actions do not have the extra model outputs `keys`."""
+        records_both = (
+            has_policy_actions(self._recordings.packs.action_space) and self.module_to_env.records_env_actions
+        )
+        missing = set(keys) - ({Columns.ACTIONS_FOR_ENV} if records_both else set())
+        if missing:
+            raise UnknownKey(
+                f"sample_into: random actions have no extra model outputs {sorted(missing)}, which are to be stored; "
+                "let the policy act, or take a buffer without them"
+            )
 
     @property
     def policy_version(self) -> int | None:
@@ -579,7 +596,11 @@ class SingleAgentEnvRunner(EnvRunner):
             actions_for_env: actions [N, ...] that are sent to the environments.
             outputs: other outputs of the policy by name, [N, ...].
         """
-        envs, recordings = self._envs, self._recordings
+        envs, recordings, stored = self._envs, self._recordings, outputs
+        if isinstance(recordings.sink, ReplayRecorder) and (keys := recordings.sink.keys):
+            if Columns.ACTION_LOGP in keys:
+                stored = self._add_log_probs(outputs, actions)
+            chosen_outputs(stored, keys)  # raises if one is missing, before the environments step
         rewards, terminateds, truncateds, infos = envs.step(actions_for_env)
         if envs.restarting is not None and envs.restarting.replaced:
             self._cut(np.array(envs.restarting.replaced))
@@ -594,10 +615,7 @@ class SingleAgentEnvRunner(EnvRunner):
                 last = self._rewrite_rows(last, row.ended, row.ended[:0], actions, rewards, final_infos)
             observations = self._rewrite_rows(observations, envs.all, row.begun, actions, rewards, infos)
         self._observations = observations
-        stored = outputs
         if recordings.buffer is not None:
-            if recordings.stores_log_probs:
-                stored = self._add_log_probs(outputs, actions)
             rewards = np.asarray(rewards, recordings.packs.reward_dtype)
         ends = terminateds, truncateds
         recordings.sink.step(observations, actions, rewards, *ends, infos, stored, final_observations=last)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from episodes.errors import InvalidArgument
+from episodes.tracks.flattening import has_flat_form
 from episodes.tracks.space_kinds import is_box, rejected_space
 
 __all__ = [
@@ -74,9 +75,10 @@ def flat_size(space: gym.Space) -> int:
         InvalidArgument: the space is not a Box.
     """
     if not is_box(space):
+        connector = "FlattenObservations" if has_flat_form(space) else "an ObservationPreprocessor that makes arrays"
         advice = (
-            "put FlattenObservations into the env-to-module pipeline and give the policy the pipeline's "
-            "observation_space, or take an EncoderPolicy"
+            f"put {connector} into the env-to-module pipeline and give the policy the pipeline's observation_space, or "
+            "take an EncoderPolicy"
         )
         raise rejected_space("observation_space", space, "a Box", advice)
     return math.prod(space.shape)

@@ -152,7 +152,10 @@ class EpisodeKeeper:
             self._num_ended -= 1
 
     def write(self) -> None:
-        """Write the episodes chosen since the last time, if there are any, and begin the next interval."""
+        """Write the episodes chosen since the last time, if there are any, and begin the next interval.
+
+        If the write fails or is interrupted, the episodes of this interval may be lost, and later calls work.
+        """
         self._due = self._clock() + self.interval
         kinds: dict[int, list[str]] = {}
         for kind in (kind for kind in _KINDS if kind in self._chosen):
@@ -165,10 +168,10 @@ class EpisodeKeeper:
             for part in (episode, *parts):  # the rows of a data set are agents
                 part.custom_data |= {"kept_as": ", ".join(names), "num_steps": num_steps}
             episodes.append(episode)
+        self._chosen, self._num_ended = {}, 0  # an interrupted write may have written them: they are not written again
         if episodes:
             with EpisodeWriter(self.folder, env_spec=self._env_spec) as writer:
                 writer.add(episodes)
-        self._chosen, self._num_ended = {}, 0
 
     def close(self) -> None:
         """Write the episodes chosen since the last time."""

@@ -17,7 +17,7 @@ from episodes.recorder.row_blocks import RowBlock, as_numbers, fitted_row, gathe
 from episodes.tracks import nested
 from episodes.tracks.field import extra_field
 from episodes.tracks.fitting import check_fits
-from episodes.tracks.spaces import as_rows, dtypes_of, empty_items, irregular_part, varying_shapes_error
+from episodes.tracks.spaces import dtypes_of, empty_items, regular_rows
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -242,9 +242,7 @@ class RecordedRows:
         """Return N items with the nesting of the space. Raise `ShapeMismatch` if they do not fit it, or cannot be
         stacked.
         """
-        rows, part = as_rows(rows, space), irregular_part(space)
-        if part is not None and any(np.asarray(leaf).dtype.kind == "O" for leaf in nested.leaves(rows)):
-            raise varying_shapes_error(name, part)
+        rows = regular_rows(name, rows, space)
         check_fits(rows, space, lambda: "a row", name, (self.num_envs,))
         return rows
 

@@ -31,7 +31,8 @@ from episodes.recorder.row_blocks import gather
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import Tracks, nested
 from episodes.tracks.infos import Infos
-from episodes.tracks.validation import checked_count, checked_number_dtype, checked_space
+from episodes.tracks.spaces import checked_row_space
+from episodes.tracks.validation import checked_count, checked_number_dtype
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -67,7 +68,8 @@ class VectorRecorder:
         acting_pipeline: rewriters and views with which the policy acts, as JSON text, or None. Chunks store it.
 
     Raises:
-        InvalidArgument: `num_envs` or the lookback is out of range, or the autoreset mode is unknown.
+        InvalidArgument: `num_envs` or the lookback is out of range, the autoreset mode is unknown, or items of a space
+            hold no array (`Dict` and `Tuple` spaces without parts).
         WrongType: a space is not a Gymnasium space, or `reward_dtype` is not a dtype of numbers.
     """
 
@@ -84,8 +86,8 @@ class VectorRecorder:
         num_envs = checked_count("num_envs", num_envs)
         len_lookback_buffer = checked_count("len_lookback_buffer", len_lookback_buffer, 0)
         self.num_envs = num_envs
-        self.observation_space = checked_space("observation_space", observation_space)
-        self.action_space = checked_space("action_space", action_space)
+        self.observation_space = checked_row_space("observation_space", observation_space)
+        self.action_space = checked_row_space("action_space", action_space)
         boundaries = Boundaries(num_envs, autoreset_mode)
         self.autoreset_mode = boundaries.mode
         self.len_lookback_buffer = len_lookback_buffer

@@ -57,7 +57,7 @@ from episodes.replay.ring.track_ring import Allocator, numbers_at, positions
 from episodes.replay.ring_draw import RingSteps, RingWindows
 from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert, checked_limit
 from episodes.replay.sequence_grid import SequenceGrid
-from episodes.replay.stored_outputs import chosen_outputs
+from episodes.replay.stored_outputs import checked_output_names, chosen_outputs, output_names
 from episodes.replay.stored_steps import make_batch
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import EpisodeDataset, EpisodeWriter
@@ -78,7 +78,6 @@ from episodes.tracks.validation import (
 if TYPE_CHECKING:
     from episodes.data_types import Space
 
-_STEP_TRACKS = (Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
 _PACK_STEPS = 1 << 16
 
 
@@ -257,8 +256,7 @@ class EpisodeReplayBuffer(SampleCounts):
     @locked
     def extra_model_outputs(self) -> tuple[str, ...]:
         """Names of the extra model outputs that the buffer stores."""
-        tracks = self._ring.tracks  # of staged rows too: their tracks are created before they are staged
-        return tuple(name for name in tracks if name not in _STEP_TRACKS)
+        return output_names(self._ring.tracks)  # of staged rows too: their tracks are created before they are staged
 
     @property
     def nbytes(self) -> int:
@@ -300,6 +298,7 @@ class EpisodeReplayBuffer(SampleCounts):
         if keys is None and (stored := self.flush_ring().tracks):
             keys = [name for name in pack.extra_model_outputs if name in stored]
         if keys is not None:
+            keys = checked_output_names(keys)
             pack = pack.replace(extra_model_outputs=chosen_outputs(pack.extra_model_outputs, keys))
         check_same_units(self._spaces[1], pack.action_space, "EpisodeReplayBuffer.add")
         add_pack(self.flush_ring(), pack)
@@ -329,7 +328,8 @@ class EpisodeReplayBuffer(SampleCounts):
 
         Raises:
             InvalidArgument: an argument is out of range.
-            TrackMismatch: the buffer's action space has other units than `action_space` (`PolicyBox`).
+            TrackMismatch: the buffer's action space has other units than `action_space` (`PolicyBox`), or its steps
+                have other outputs than `keys`.
         """
         options: dict[str, Any] = {"len_lookback_buffer": len_lookback_buffer, "keys": keys}
         recorder = ReplayRecorder(

@@ -28,11 +28,11 @@ from episodes.replay.ring.episode_table import NO_FACTS, NONE
 from episodes.replay.ring.linked_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.replay.staged_rows import StagedRows, cast_to_space
 from episodes.replay.staged_steps import Continuation, StagedRow, StagedSteps
-from episodes.replay.stored_outputs import checked_extra, chosen_outputs
+from episodes.replay.stored_outputs import check_same_outputs, checked_extra, checked_output_names, chosen_outputs
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
-from episodes.tracks.spaces import as_rows, dtypes_of
-from episodes.tracks.validation import checked_count, checked_items, checked_space
+from episodes.tracks.spaces import checked_row_space, dtypes_of, regular_rows
+from episodes.tracks.validation import checked_count
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -65,7 +65,9 @@ class ReplayRecorder:
         keys: names of the extra model outputs that are stored. None for all.
 
     Raises:
-        InvalidArgument: `num_envs` is more than half the ring's capacity, or another argument is out of range.
+        InvalidArgument: `num_envs` is more than half the ring's capacity, or another argument is out of range, or items
+            of a space hold no array.
+        TrackMismatch: the buffer stores other outputs than `keys`.
         WrongType: a space is not a Gymnasium space, or `keys` is not a list of names.
     """
 
@@ -86,26 +88,37 @@ class ReplayRecorder:
                 f"num_envs={num_envs}: give at most half the buffer's capacity of {ring.capacity} steps"
             )
         depth = checked_count("len_lookback_buffer", len_lookback_buffer, 0)
-        if keys is not None:
-            keys = checked_items("keys", keys, "names of extra model outputs")
         self.num_envs = num_envs
         boundaries = Boundaries(num_envs, autoreset_mode)
         self.autoreset_mode = boundaries.mode
         self._can_classify_later = self.autoreset_mode is AutoresetMode.NEXT_STEP
-        self.keys = keys
+        self._ring = ring
+        self.keys: list[str] | None = None
+        self.store_outputs(keys)
         self._spaces = (
-            checked_space("observation_space", observation_space),
-            checked_space("action_space", action_space),
+            checked_row_space("observation_space", observation_space),
+            checked_row_space("action_space", action_space),
         )
         self._dtypes = {OBSERVATIONS: dtypes_of(observation_space), ACTIONS: dtypes_of(action_space)}
         self._recent = RecentRows(num_envs, *self._spaces, depth=depth)
-        self._ring = ring
         self._environments = np.arange(num_envs)
         self._staged = StagedSteps(boundaries)
         self._limit = 0  # of staged rows
         self._plain: StagedRows | None = None  # the stage, if rows like the last one only need to be copied into it
         self._newest: Any = None  # the newest observations, if no older rows are kept
         self._generation = 0  # of the ring, at the last reset of all environments
+
+    def store_outputs(self, keys: Collection[str] | None) -> None:
+        """Store the extra model outputs `keys` of the next steps. None: all outputs.
+
+        Raises:
+            TrackMismatch: the buffer stores other outputs already.
+            WrongType: `keys` is not a list of names.
+        """
+        if keys is not None:
+            keys = checked_output_names(keys)
+            check_same_outputs(keys, self._ring.tracks)
+        self.keys = keys
 
     @property
     def episodes(self) -> OngoingEpisodes:
@@ -484,7 +497,7 @@ class ReplayRecorder:
         dtypes = self._dtypes.get(name)
         is_known = dtypes is not None and nested.same_structure(items, dtypes)
         if not is_known and name in self._dtypes:
-            items = as_rows(items, self._spaces[name == ACTIONS])
+            items = regular_rows(name, items, self._spaces[name == ACTIONS])
             is_known = dtypes is not None and nested.same_structure(items, dtypes)
         is_plain = type(items) is np.ndarray and items.dtype.kind in "biufc"
         arrays = items if is_plain else nested.map_leaves(partial(as_numbers, name), items)

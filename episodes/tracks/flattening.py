@@ -10,7 +10,15 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.tracks.nested import as_any_array, is_foreign_array
-from episodes.tracks.space_kinds import choices_of, is_nested, joined_parts, kind_of, parts_of, rejected_space
+from episodes.tracks.space_kinds import (
+    SpaceKind,
+    choices_of,
+    is_nested,
+    joined_parts,
+    kind_of,
+    parts_of,
+    rejected_space,
+)
 from episodes.tracks.spaces import elementary_spaces
 
 if TYPE_CHECKING:
@@ -71,6 +79,11 @@ def flat_space_of(space: gym.Space) -> Any:
         allowed = "a space with something in each Dict and Tuple"
         raise rejected_space("flattening", space, allowed, "leave the empty parts out")
     return spaces.flatten_space(space)
+
+
+def has_flat_form(space: gym.Space) -> bool:
+    """Return True if items of the space can be flattened to vectors of one length."""
+    return kind_of(space) is not SpaceKind.OTHER and not _has_empty_part(space) and space.is_np_flattenable
 
 
 def _has_empty_part(space: gym.Space) -> bool:

@@ -20,8 +20,10 @@ from episodes.tracks.space_kinds import (
     kind_of,
     map_items,
     parts_of,
+    rejected_space,
 )
 from episodes.tracks.stacking import check_strings, object_array
+from episodes.tracks.validation import checked_space
 
 if TYPE_CHECKING:
     from episodes.data_types import Space
@@ -113,6 +115,18 @@ def as_rows(rows: Any, space: spaces.Space | None) -> Any:
     return object_array(rows) if kind.is_irregular else rows
 
 
+def regular_rows(name: str, rows: Any, space: spaces.Space | None) -> Any:
+    """Return a batch of N observations or actions as `as_rows` does.
+
+    Raises:
+        ShapeMismatch: the items vary in shape. `name` is the track.
+    """
+    rows, part = as_rows(rows, space), irregular_part(space)
+    if part is not None and any(np.asarray(leaf).dtype.kind == "O" for leaf in nested.leaves(rows)):
+        raise varying_shapes_error(name, part)
+    return rows
+
+
 def stacked(items: Sequence[Any], space: spaces.Space | None) -> Any:
     """Stack items of a space to nested arrays [len(items), ...]. Items without a common shape,
     such as graphs, become object arrays."""
@@ -134,13 +148,34 @@ def irregular_part(space: spaces.Space | None) -> tuple[str, spaces.Space] | Non
     return None
 
 
+def checked_row_space(name: str, space: Any) -> Any:
+    """Return the space of the rows that a recorder records, or None for None.
+
+    Args:
+        name: the argument, for errors.
+        space: the space.
+
+    Raises:
+        InvalidArgument: items of the space hold no array, as those of a `Dict` or `Tuple` without parts.
+        WrongType: it is not a Gymnasium space.
+    """
+    space = checked_space(name, space)
+    if next(elementary_spaces(space), None) is None:
+        advice = "a constant Discrete(1) can stand for nothing"
+        raise rejected_space(name, space, "a space whose items hold an array", advice)
+    return space
+
+
 def varying_shapes_error(name: str, part: tuple[str, spaces.Space]) -> ShapeMismatch:
     """Return the `ShapeMismatch` error for items that vary in shape, such as graphs, and cannot be stacked to an array.
-    `part` is the path and the space of the irregular part.
+    `name` is the track or argument, such as "actions" or "action_space", and `part` the path and the space of the
+    irregular part.
     """
     path, space = part
     advice = "an ObservationPreprocessor of yours make arrays of one shape of them first: pad them, say"
-    if kind_of(space) is SpaceKind.ONE_OF:
+    if name.startswith("action"):  # which no connector of observations changes
+        advice = "a wrapper of the environment take arrays of one shape, and make its actions of them"
+    elif kind_of(space) is SpaceKind.ONE_OF:
         advice = "FlattenObservations, before all views, make vectors of them"
     return ShapeMismatch(
         f"{name}{path}: items of a {type(space).__name__} space have no shape in common, and no array holds them; let "

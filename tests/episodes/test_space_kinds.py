@@ -6,6 +6,7 @@ The spaces are of Gymnasium's classes, and of classes that users derive from the
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -24,8 +25,11 @@ from episode_learners.networks.encoders import encoder_for
 from episode_learners.networks.layers import flat_size
 from episode_learners.policies.q_policies import QPolicy
 from episode_learners.policies.soft_actor_critic import SACPolicy
+from episode_runners import SingleAgentEnvRunner
 from episode_runners.random_actions import sample_random_action
+from episodes import VectorRecorder
 from episodes.errors import InvalidArgument, WrongType
+from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import space_json
 from episodes.testing.row_format import item_of
 from episodes.tracks.fitting import space_mismatches
@@ -55,6 +59,7 @@ from episodes.tracks.spaces import (
     keys_of,
     one_hot,
     stacked,
+    varying_shapes_error,
 )
 
 ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -408,6 +413,22 @@ def test_kind_is_taken_or_rejected_in_the_same_words(user: str) -> None:
                 take(space)
 
 
+@pytest.mark.parametrize("name", LEAVES)
+def test_advice_names_a_connector_that_helps(name: str) -> None:
+    space = LEAVES[name]
+    if isinstance(space, spaces.Box):
+        return
+    with pytest.raises(InvalidArgument) as caught:
+        flat_size(space)
+    flat = not isinstance(space, OwnSpace) and isinstance(spaces.flatten_space(space), spaces.Box)
+    assert ("put FlattenObservations into" in str(caught.value)) == flat
+    if isinstance(space, IRREGULAR):
+        advice = {track: str(varying_shapes_error(track, ("", space))) for track in ("observations", "actions")}
+        assert ("FlattenObservations" in advice["observations"]) == flat
+        assert "wrapper of the environment" in advice["actions"]
+        assert "Observation" not in advice["actions"]
+
+
 EMPTY = {
     "dict": spaces.Dict({}),
     "tuple": spaces.Tuple(()),
@@ -422,3 +443,35 @@ EMPTY = {
 def test_empty_parts_are_not_flattened(name: str, flatten: Callable[[Any], Any]) -> None:
     with pytest.raises(InvalidArgument, match=r"flattening: the space .* is given, .*; leave the empty parts out"):
         flatten(EMPTY[name])
+
+
+NO_ARRAY = {
+    "dict": spaces.Dict({}),
+    "tuple": spaces.Tuple(()),
+    "nested": spaces.Dict(a=spaces.Tuple([spaces.Dict({}), spaces.Tuple(())])),
+}
+RECORDERS: dict[str, Callable[[Any, Any], Any]] = {
+    "runner": lambda seen, action: SingleAgentEnvRunner(partial(OfSpaces, seen, action)),
+    "packs": lambda seen, action: VectorRecorder(2, seen, action, autoreset_mode="NextStep"),
+    "buffer": lambda seen, action: EpisodeReplayBuffer(9).recorder(
+        2, autoreset_mode="NextStep", observation_space=seen, action_space=action
+    ),
+}
+
+
+class OfSpaces(gym.Env):
+    """Environment with the given spaces."""
+
+    def __init__(self, observation_space: gym.Space, action_space: gym.Space) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+
+
+@pytest.mark.parametrize("track", ["observation_space", "action_space"])
+@pytest.mark.parametrize("recorder", RECORDERS)
+def test_space_without_arrays_is_named_before_a_row(recorder: str, track: str) -> None:
+    for space in NO_ARRAY.values():
+        given = {"observation_space": NUMBERS, "action_space": CHOICE} | {track: space}
+        with pytest.raises(InvalidArgument, match=f"{track}: the space .* is given, a space whose items hold an array"):
+            RECORDERS[recorder](*given.values())
+        with pytest.raises(InvalidArgument, match="wrap the environment so that its actions"):
+            distribution_for(space)

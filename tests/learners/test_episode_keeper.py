@@ -22,6 +22,7 @@ from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, GameDataset
+from tests.interrupts import Breaking
 from tests.learners.games import Targets
 from tests.learners.test_multi_agent_trainers import mixed, on_policy, recurrent
 
@@ -102,6 +103,24 @@ def test_keeper_chooses_random_episodes_evenly(tmp_path: Path) -> None:
         counts[int(keeper._chosen["random"][0])] += 1
         keeper._chosen, keeper._num_ended = {}, 0
     assert np.all(np.abs(counts - 500) < 5 * np.sqrt(2000 * 0.25 * 0.75))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a writer dropped before its `with`
+def test_keeper_works_on_after_an_interrupted_write(error: type[BaseException], tmp_path: Path) -> None:
+    writing = ("/episodes/storage/", "/trainers/")
+    for at in np.geomspace(20, 12_000, 12).astype(int).tolist():
+        keeper = EpisodeKeeper(tmp_path / str(at), per_hour=1e9)  # each sample is written
+        samples = [chunks_of(f"e{n}", float(n), 2, 0) for n in range(3)]
+        consider = partial(keeper.on_collect, SimpleNamespace(num_steps=0))
+        interrupted = Breaking(error, at, rooms=writing).run(partial(consider, samples[0]))
+        for sample in samples[1:]:
+            consider(sample)
+        keeper.close()
+        ids = [episode.id_ for episode in EpisodeDataset(tmp_path / str(at))]
+        assert sorted(ids)[-2:] == ["e1", "e2"]
+        assert len(set(ids)) == len(ids)
+        assert interrupted or len(ids) == 3
 
 
 def test_keeper_drops_episodes_that_never_end_or_are_long(tmp_path: Path) -> None:

@@ -100,6 +100,31 @@ def test_environment_error_gets_a_note_of_its_place(kind: Any, at: int) -> None:
     assert f"environment 1, step {at} of its episode" in caught.value.__notes__[0]
 
 
+class Foreign:
+    """Environment whose methods are functions of a module, as those of a compiled simulator are."""
+
+    metadata: dict[str, Any] = {}
+    observation_space, action_space = Spoilt.observation_space, Spoilt.action_space
+    render_mode = spec = None
+
+    def __init__(self, at: int) -> None:
+        steps = iter(range(99))
+        self.reset = lambda **_: (burning(None) if next(steps) == at else good(), {})
+        self.step = lambda _: (burning(None) if next(steps) == at else good(), 1.0, False, False, {})
+        self.unwrapped = self
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("at", [0, 3])
+def test_error_of_functions_is_not_replaced_by_another(at: int) -> None:
+    runner = SingleAgentEnvRunner(SyncVectorEnv([partial(Foreign, number) for number in (-1, at, -1)]), seed=0)
+    with pytest.raises(ZeroDivisionError, match="on fire") as caught:
+        runner.sample(num_timesteps=30, random_actions=True)
+    assert f"environment 1, step {at} of its episode" in caught.value.__notes__[0]
+
+
 def test_error_note_counts_steps_within_the_episode() -> None:
     runner = runner_of(SPOILT["shape"][0], at=40)
     runner.sample(num_timesteps=90, random_actions=True)

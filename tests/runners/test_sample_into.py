@@ -246,10 +246,14 @@ def test_sample_into_wrong_arguments_raise() -> None:
         env_runner.sample_into(EpisodeReplayBuffer(10), num_timesteps=8, random_actions=True)
     with pytest.raises(InvalidArgument, match="at least 1"):
         env_runner.sample_into(EpisodeReplayBuffer(100), num_timesteps=0)
-    with pytest.raises(UnknownKey, match="no extra model output 'state_out' to store"):
-        env_runner.sample_into(
-            EpisodeReplayBuffer(100), num_timesteps=8, random_actions=True, extra_model_outputs=["state_out"]
-        )
+    for wrong in ("state_out", b"state_out", 3, [3], [["state_out"]]):
+        with pytest.raises(WrongType, match="names of extra model outputs"):
+            env_runner.sample_into(
+                EpisodeReplayBuffer(100),
+                num_timesteps=8,
+                random_actions=True,
+                extra_model_outputs=wrong,  # type: ignore[arg-type]
+            )
     with pytest.raises(WrongType, match="cannot write into a MultiAgentEpisodeReplayBuffer"):
         env_runner.sample_into(
             MultiAgentEpisodeReplayBuffer(100),  # type: ignore[arg-type]
@@ -259,6 +263,69 @@ def test_sample_into_wrong_arguments_raise() -> None:
     env_runner.close()
     with pytest.raises(EpisodeStateError, match="after close"):
         env_runner.sample_into(EpisodeReplayBuffer(100), num_timesteps=8)
+
+
+class Counted(gym.Env):
+    """Environment of endless episodes that counts its calls. The observation is the age of the episode."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = spaces.Box(-2, 2, (1,), np.float32)
+    calls = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        type(self).calls += 1
+        self.age = 0
+        return np.float32([0]), {}
+
+    def step(self, action: Any) -> Any:
+        type(self).calls += 1
+        self.age += 1
+        return np.float32([self.age]), 1.0, False, False, {}
+
+
+LOGP, DIST = "action_logp", "action_dist_inputs"
+CONTENTS: dict[str, tuple[str, ...] | None] = {"new": None, "without outputs": (), "with": (LOGP,), "cleared": (LOGP,)}
+NAMES: list[list[str] | None] = [None, [], [LOGP], [LOGP, LOGP], [DIST, LOGP], ["nope"], [LOGP, "nope"]]
+
+
+@pytest.mark.parametrize("continues", [True, False])
+@pytest.mark.parametrize("acts", ["policy", "random"])
+@pytest.mark.parametrize("contents", CONTENTS)
+def test_names_of_outputs_are_checked_before_a_step(contents: str, acts: str, continues: bool) -> None:
+    stored = CONTENTS[contents]
+    for names in NAMES:
+        env_runner = SingleAgentEnvRunner(Counted, MLPPolicy(Counted.observation_space, Counted.action_space), seed=0)
+        buffer = EpisodeReplayBuffer(100)
+        if stored is not None:
+            env_runner.sample_into(buffer, num_timesteps=5, extra_model_outputs=stored)
+        if contents == "cleared":
+            buffer.clear()
+        if not continues:
+            env_runner.sample_into(EpisodeReplayBuffer(100), num_timesteps=5)
+        length, before = len(buffer), Counted.calls
+        keys = set(stored or () if names is None else names)
+        wanted: Any = None
+        if acts == "random" and keys:
+            wanted = UnknownKey
+        elif stored is not None and keys != set(stored):
+            wanted = TrackMismatch
+        elif not keys <= {LOGP, DIST}:
+            wanted = UnknownKey
+        options: Any = {"num_timesteps": 3, "random_actions": acts == "random", "extra_model_outputs": names}
+        if wanted is None:
+            env_runner.sample_into(buffer, **options)
+            assert set(buffer.extra_model_outputs) == keys
+            assert len(buffer) == length + 3
+            continue
+        with pytest.raises(wanted):
+            env_runner.sample_into(buffer, **options)
+        assert Counted.calls - before == (stored is None and acts == "policy")  # the reset before the policy's output
+        assert len(buffer) == length
+        if contents == "with" and continues:
+            env_runner.sample_into(buffer, num_timesteps=2)
+            (episode,) = buffer.iter_episodes()
+            assert episode.get_observations()[:, 0].tolist() == list(range(8))  # the rejected call cut nothing
 
 
 def all_of(episode: Any) -> tuple[Any, ...]:
