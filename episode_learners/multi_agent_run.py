@@ -215,8 +215,8 @@ def explain_rendering(env: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise InvalidArgument(
-            f"frames: {env} cannot be made with render_mode='rgb_array' ({type(error).__name__}: {error}); keep episodes "
-            "without frames"
+            f"frames: {env} cannot be made with render_mode='rgb_array' ({type(error).__name__}: {error}); keep "
+            "episodes without frames"
         ) from error
 
 

@@ -41,6 +41,7 @@ TESTS = {  # folders and files of tests that may import a room when they are col
     "tests/inspection": ("episodes.inspect", "episodes.command"),
     "tests/learners/test_command_line": ("episodes.command",),
     "tests/learners/test_episode_keeper": ("episodes.command", "episodes.inspect"),
+    "tests/learners/test_frames": ("episodes.command", "episodes.inspect"),
     "tests/learners/test_explain_update": ("episodes.inspect",),
     "tests/learners/test_explained_tokens": ("episodes.inspect",),
     "tests/learners/test_learned_tracks": ("episodes.inspect",),

@@ -92,7 +92,7 @@ class EpisodeKeeper:
         self._due = clock() + self.interval
 
     def on_start(self, trainer: Trainer[Any]) -> None:
-        """Check that the trainer samples episodes, and add the hooks that frames and a replay buffer need to its runner.
+        """Check the trainer, and add the hooks that frames and a replay buffer need to its runner.
 
         The trainer calls this method before its first step.
         """
@@ -213,8 +213,8 @@ class EpisodeKeeper:
         if not (frames or self._has_warned):
             self._has_warned = True
             warnings.warn(
-                f"frames: no frame of episode {episode.id_} was recorded, so it is kept without frames; runners in other "
-                "processes need FrameRecorder(sends=True) among their hooks",
+                f"frames: no frame of episode {episode.id_} was recorded, so it is kept without frames; runners in "
+                "other processes need FrameRecorder(sends=True) among their hooks",
                 stacklevel=2,
             )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from episode_runners import GroupRunner, MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes.errors import InvalidArgument
@@ -31,8 +32,8 @@ class FrameRecorder:
     """Runner hook that records a frame of each observation, as a PNG file of at most 160 pixels of height.
 
     It calls `render` of the runner's environments, which are made with `render_mode="rgb_array"`. `EpisodeKeeper` adds
-    it to the runner. Runners in other processes are made with `FrameRecorder(sends=True)` among their hooks. In same-step
-    autoreset mode the last observation of an episode has no frame, since its environment is reset already.
+    it to the runner. Runners in other processes are made with `FrameRecorder(sends=True)` among their hooks. In
+    same-step autoreset mode the last observation of an episode has no frame, since its environment is reset already.
 
     Args:
         max_steps: frames of later observations of an episode are not recorded.
@@ -63,7 +64,7 @@ class FrameRecorder:
         episodes = runner.episodes
         if all(_time_of(episode) for episode in episodes):
             self._images = {}  # no episode began in this row, so they are from an earlier one
-        hides_last = isinstance(runner, SingleAgentEnvRunner) and runner.autoreset_mode.name == "SAME_STEP"
+        hides_last = isinstance(runner, SingleAgentEnvRunner) and runner.autoreset_mode is AutoresetMode.SAME_STEP
         due = {
             env: episode
             for env, episode in enumerate(episodes)
@@ -102,8 +103,8 @@ class FrameRecorder:
         elif not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"frames: render of environment {env} returned {_described(image)} at t = {_time_of(episode)} of episode "
-                f"{episode.id_}, no image; observations without an image are kept without a frame",
+                f"frames: render of environment {env} returned {_described(image)} at t = {_time_of(episode)} of "
+                f"episode {episode.id_}, no image; observations without an image are kept without a frame",
                 stacklevel=2,
             )
 
@@ -129,8 +130,9 @@ def check_renders(runner: SingleAgentEnvRunner | MultiAgentEnvRunner | GroupRunn
 
 
 def add_frames(episode: Episode, frames: Frames) -> None:
-    """Add frames to a finalized episode, as the info "rendered_frame" of their observations. In a game, each frame is an
-    info of one agent that observed at its time.
+    """Add frames to a finalized episode, as the info "rendered_frame" of their observations.
+
+    In a game, each frame is an info of one agent that observed at its time.
 
     Args:
         episode: the episode.
