@@ -279,6 +279,22 @@ def keeping(size: Size, keeps: bool) -> Timed:
     return Timed(train, clock=cpu_seconds)
 
 
+def filming(size: Size, records: bool) -> Timed:
+    """Time 400 random steps of CartPole that are rendered, with or without a `FrameRecorder`."""
+    from episode_learners.trainers import FrameRecorder
+    from episode_runners import SingleAgentEnvRunner
+
+    class Rendered:
+        """Hook that renders each step, and drops the images."""
+
+        def on_step(self, runner: SingleAgentEnvRunner) -> None:
+            runner.env.render()
+
+    hook, mode = FrameRecorder() if records else Rendered(), {"render_mode": "rgb_array"}
+    runner = SingleAgentEnvRunner("CartPole-v1", num_envs=8, seed=0, env_kwargs=mode, hooks=[hook])
+    return Timed(lambda: runner.sample(num_timesteps=size(400), random_actions=True), clock=cpu_seconds)
+
+
 # --- lineage ----------------------------------------------------------------------------------------------------------
 
 
@@ -387,6 +403,13 @@ FIGURES = (
         Side("ours", partial(keeping, keeps=True)),
         Side("not kept", partial(keeping, keeps=False)),
         at_most(1.03),
+        "ms",
+    ),
+    Figure(
+        "looking/CartPole whose frames are recorded",
+        Side("ours", partial(filming, records=True)),
+        Side("rendered", partial(filming, records=False)),
+        at_most(2),
         "ms",
     ),
     Figure(

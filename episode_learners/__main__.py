@@ -61,8 +61,10 @@ def _train(chosen: argparse.Namespace) -> int:
         InvalidArgument: the folder of a new run contains a run already.
     """
     from episode_learners.loggers.run_description import describe_run
-    from episode_learners.trainers.episode_keeper import EpisodeKeeper, check_keeps
+    from episode_learners.trainers.episode_keeper import EpisodeKeeper
 
+    if chosen.keep_frames and chosen.keep_episodes is None:
+        raise InvalidArgument("--keep-frames without --keep-episodes: frames are kept of kept episodes; give both")
     run, folder = _make_run(chosen)
     if chosen.resume is None and (folder / RUN).exists():
         raise InvalidArgument(
@@ -72,8 +74,9 @@ def _train(chosen: argparse.Namespace) -> int:
     with trainer.runner, _make_logger(folder, chosen) as logger, ExitStack() as stack:  # type: ignore[attr-defined]
         trainer.logger = logger
         if chosen.keep_episodes is not None:
-            check_keeps(trainer)
-            keeper = EpisodeKeeper(folder / KEPT, chosen.keep_episodes, seed=run.seed, env_spec=run.env)
+            options = {"seed": run.seed, "env_spec": run.env, "frames": chosen.keep_frames}
+            keeper = EpisodeKeeper(folder / KEPT, chosen.keep_episodes, **options)
+            keeper.check(trainer)
             trainer.hooks.append(stack.enter_context(keeper))
         if chosen.resume is not None:
             _resume(trainer, chosen.stop_at, chosen.allow)
@@ -132,6 +135,7 @@ def _make_run(chosen: argparse.Namespace) -> tuple[Run, Path]:
         run.num_runners = chosen.runners
     run.ledger, run.device = run.ledger or chosen.ledger, chosen.device or run.device
     run.explain = run.explain or chosen.explain
+    run.renders = chosen.keep_frames
     run.trainer["shows_progress"] = not chosen.quiet
     return run, folder
 
@@ -183,7 +187,7 @@ def _resume_trainer(folder: Path, device: str | None, *, best: bool) -> Trainer[
     """
     run = _read_run(folder)
     run.device = device or run.device
-    run.num_runners = 0  # tests and plays in this process
+    run.num_runners, run.renders = 0, False  # tests and plays in this process
     trainer = run.make(folder=folder)
     if not trainer.resume():
         raise FileNotFoundError(f"{folder} has no checkpoint yet")
@@ -389,6 +393,11 @@ def _make_parser() -> argparse.ArgumentParser:
         type=_parse_rate,
         metavar="N/h",
         help=f"add the worst, best and a random episode to FOLDER/{KEPT}, N times an hour and at the end",
+    )
+    train.add_argument(
+        "--keep-frames",
+        action="store_true",
+        help="with --keep-episodes: render each step, 1 to 5 ms, and keep the frames of the kept episodes",
     )
     train.add_argument(
         "--explain",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from functools import partial
 from importlib import import_module
@@ -22,7 +23,7 @@ from episodes.replay import MultiAgentEpisodeReplayBuffer, MultiAgentPrioritized
 if TYPE_CHECKING:
     from episode_learners.run import Run
 
-__all__ = ["PatternMapping", "make_multi_agent_trainer"]
+__all__ = ["PatternMapping", "explain_rendering", "make_multi_agent_trainer"]
 
 _MODULE_SETTINGS = ("algo", "policy", "algorithm", "decay_over", "frozen")
 
@@ -67,8 +68,10 @@ def make_multi_agent_trainer(run: Run, make_part: Callable[..., Any], **of_train
             agents.
         UnknownKey: a setting does not exist, or an agent is mapped to a module that does not exist.
     """
-    make_env = environment_maker(run.env, run.env_kwargs)
-    env = make_env()
+    rendering = {"render_mode": "rgb_array"} if run.renders else {}
+    make_env = environment_maker(run.env, {**run.env_kwargs, **rendering})
+    with explain_rendering(run.env) if run.renders else nullcontext():
+        env = make_env()
     agents = list(getattr(env, "possible_agents", ()))
     if not agents:
         raise InvalidArgument(f"{run.env} has no possible_agents, so the spaces of its modules are not known")
@@ -197,6 +200,24 @@ def environment_maker(name: str, arguments: Mapping[str, Any]) -> Callable[[], A
             f"'mpe2.simple_spread_v3:parallel_env' ({error})"
         ) from error
     return partial(make_env, **arguments)
+
+
+@contextmanager
+def explain_rendering(env: str) -> Iterator[None]:
+    """Context manager that explains why an environment cannot be made with `render_mode="rgb_array"`.
+
+    Raises:
+        InvalidArgument: it cannot.
+    """
+    try:
+        yield
+    except InvalidArgument:
+        raise
+    except Exception as error:
+        raise InvalidArgument(
+            f"frames: {env} cannot be made with render_mode='rgb_array' ({type(error).__name__}: {error}); keep "
+            "episodes without frames"
+        ) from error
 
 
 def _make_buffer(run: Run) -> MultiAgentEpisodeReplayBuffer:

@@ -21,7 +21,7 @@ from connectors.views.view import View
 from episode_learners import trainers
 from episode_learners.algorithms.config_checks import check_fields, count, flag, whole
 from episode_learners.algorithms.replay_algorithm import ReplayAlgorithm
-from episode_learners.multi_agent_run import make_multi_agent_trainer
+from episode_learners.multi_agent_run import explain_rendering, make_multi_agent_trainer
 from episode_learners.networks import Autoregressive
 from episode_learners.trainers.trainer import Trainer
 from episode_runners import GroupRunner, RayRunnerGroup, SingleAgentEnvRunner, make_vector_env
@@ -112,6 +112,8 @@ class Run:
         data: directory of a data set, for offline algorithms.
         ledger: whether to record what each update learned from (`episodes.storage.ledger`) in the run's folder.
         explain: whether the ledger also has measurements of each row, such as its loss, for `explain_update`.
+        renders: whether environments are made with `render_mode="rgb_array"`, and remote runners send frames to an
+            `EpisodeKeeper`.
         modules: with several agents, the settings of each module: `algo`, `policy`, `algorithm`, `decay_over` and
             `frozen`. `algo` of the run is then "multi-agent", and `env` is "package.module:function".
         agents: with several agents, the module id of each pattern of agent ids; by default the first module.
@@ -129,6 +131,7 @@ class Run:
     data: str | None = None
     ledger: bool = flag(False)
     explain: bool = flag(False)
+    renders: bool = flag(False)
     policy: dict[str, Any] = field(default_factory=dict)
     algorithm: dict[str, Any] = field(default_factory=dict)
     trainer: dict[str, Any] = field(default_factory=dict)
@@ -255,13 +258,24 @@ class Run:
             device: device of the policy; by default that of the run.
             draws_with_torch: sample actions with torch's global generator.
         """
-        env = make_vector_env(self.env, self.num_envs)
+        env = self._make_vector_env()
         actor = self.make_actor(env.single_observation_space, env.single_action_space, device)
         seed = self.seed if seed is None else seed
         if not draws_with_torch:
             return SingleAgentEnvRunner(env, actor, seed=seed)
         pipelines = {"env_to_module": actor.env_to_module, "module_to_env": actor.module_to_env}
         return SingleAgentEnvRunner(env, actor.policy, seed=seed, **pipelines)
+
+    def _make_vector_env(self) -> gym.vector.VectorEnv:
+        """Return new environments of this run.
+
+        Raises:
+            InvalidArgument: there is no such environment, or it is to render images and cannot.
+        """
+        if not self.renders:
+            return make_vector_env(self.env, self.num_envs)
+        with explain_rendering(self.env):
+            return make_vector_env(self.env, self.num_envs, env_kwargs={"render_mode": "rgb_array"})
 
     def _make_group_runner(self, runner: SingleAgentEnvRunner) -> SingleAgentEnvRunner | GroupRunner:
         """Return `runner`, or, if `num_runners` is positive, a `GroupRunner` that samples with parallel runners in Ray
@@ -362,7 +376,11 @@ def remote_runner(table: dict[str, Any], index: int, seed: int) -> SingleAgentEn
 
     It samples actions with torch's global generator, which the group seeds whenever new episodes begin.
     """
-    return Run.of_table(table).runner(seed, "cpu", draws_with_torch=True)
+    run = Run.of_table(table)
+    runner = run.runner(seed, "cpu", draws_with_torch=True)
+    if run.renders:
+        runner.add_hook(trainers.FrameRecorder(sends=True))
+    return runner
 
 
 def _check_device(device: str) -> str:

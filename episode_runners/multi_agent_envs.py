@@ -79,6 +79,10 @@ class MultiAgentEnv:
             return getter(agent_id)
         raise UnknownKey(f"{env!r} has no {kind} for agent {agent_id!r}; define {kind}s, a dict by agent id")
 
+    def render(self) -> Any:
+        """Return what the environment's `render` returns."""
+        return self.env.render()
+
     def close(self) -> None:
         """Close the environment, if it has a method for that."""
         close = getattr(self.env, "close", None)

@@ -59,6 +59,10 @@ class ProcessMultiAgentEnv(MultiAgentEnv):
         """Return an agent's space."""
         return self.env.call("space", kind, agent_id)
 
+    def render(self) -> Any:
+        """Return what the environment's `render` returns."""
+        return self.env.call("render")
+
     def close(self) -> None:
         """Close the environment and end its process within seconds."""
         self.env.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from episode_learners.trainers.episode_keeper import EpisodeKeeper
+from episode_learners.trainers.frame_recorder import FrameRecorder
 from episode_learners.trainers.off_policy import OffPolicyConfig, OffPolicyTrainer
 from episode_learners.trainers.offline import OfflineConfig, OfflineTrainer
 from episode_learners.trainers.on_policy import OnPolicyConfig, OnPolicyTrainer
@@ -11,6 +12,7 @@ from episode_learners.trainers.video_hook import VideoHook
 
 __all__ = [
     "EpisodeKeeper",
+    "FrameRecorder",
     "OffPolicyConfig",
     "OffPolicyTrainer",
     "OfflineConfig",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from math import isfinite
 from pathlib import Path
@@ -11,14 +12,17 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from episode_learners.episode_history import join_chunks
+from episode_learners.trainers.frame_recorder import FRAME, FrameRecorder, add_frames, check_renders
 from episode_learners.trainers.off_policy import OffPolicyTrainer
 from episode_learners.trainers.on_policy import OnPolicyTrainer
+from episode_runners import GroupRunner
 from episode_runners.stats import CollectStats
 from episodes.errors import InvalidArgument
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import EpisodeWriter
+from episodes.tracks.validation import checked_flag
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
@@ -46,16 +50,22 @@ class EpisodeKeeper:
     warmup, have none. From the replay buffer of one agent, episodes are copied only after samples with an episode to
     keep. Episodes of which the buffer dropped a part before the end of the sample are not kept.
 
+    With `frames`, the environments are made with `render_mode="rgb_array"`, and each step is rendered. A kept episode
+    has a PNG file of each observation in its infos, "rendered_frame". Other frames are dropped when their episode ends.
+    Remote runners need a `FrameRecorder(sends=True)` among their hooks.
+
     Args:
         folder: the data set, which is created or continued.
         per_hour: times per hour.
         max_steps: longer episodes are not kept.
         seed: seed of the random choices.
         env_spec: see `EpisodeWriter`.
+        frames: keep rendered frames of the episodes.
         clock: function that returns a time in seconds.
 
     Raises:
-        InvalidArgument: `per_hour` is not a positive number; in a run: the trainer samples nothing.
+        InvalidArgument: `per_hour` is not a positive number; in a run: the trainer samples nothing, or the environments
+            render no images.
     """
 
     def __init__(
@@ -66,12 +76,15 @@ class EpisodeKeeper:
         max_steps: int = 10_000,
         seed: int = 0,
         env_spec: EnvSpec | str | None = None,
+        frames: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not (isfinite(per_hour) and per_hour > 0):
             raise InvalidArgument(f"EpisodeKeeper: per_hour is {per_hour}; give a positive number of times per hour")
         self.folder, self.interval, self.max_steps = Path(folder), 3600.0 / per_hour, max_steps
         self._env_spec, self._clock = env_spec, clock
+        self._recorder = FrameRecorder(max_steps) if checked_flag("frames", frames) else None
+        self._has_warned = False
         self._generator = np.random.default_rng(seed)
         self._unfinished: dict[str, tuple[Chunks, int]] = {}  # chunks, and the sample that had the last one
         self._chosen: dict[str, tuple[float, int, Chunks]] = {}  # by kind: return, steps of the run, chunks
@@ -79,18 +92,32 @@ class EpisodeKeeper:
         self._due = clock() + self.interval
 
     def on_start(self, trainer: Trainer[Any]) -> None:
-        """Check that the trainer samples episodes. If they go into a replay buffer, add a hook to the runner.
+        """Check the trainer, and add the hooks that frames and a replay buffer need to its runner.
 
         The trainer calls this method before its first step.
         """
-        check_keeps(trainer)
+        self.check(trainer)
+        runner: Any = trainer.runner  # type: ignore[attr-defined]
+        if self._recorder is not None and not isinstance(runner, GroupRunner):
+            runner.add_hook(self._recorder)
         if isinstance(trainer, OffPolicyTrainer) and isinstance(trainer.buffer, EpisodeReplayBuffer):
             trainer.runner.add_hook(_SampledEpisodes(self, trainer))
+
+    def check(self, trainer: Trainer[Any]) -> None:
+        """Raise `InvalidArgument` if a trainer samples no episodes, or its environments render no images and frames are
+        kept.
+        """
+        check_keeps(trainer)
+        if self._recorder is not None:
+            check_renders(trainer.runner)  # type: ignore[attr-defined]
 
     def on_collect(self, trainer: Trainer[Any], episodes: Iterable[SingleAgentEpisode | MultiAgentEpisode]) -> None:
         """Consider the episodes that ended in a sample, and write the chosen ones if it is time."""
         self._num_samples += 1
         for chunk in episodes:
+            sent = chunk.custom_data.get(FRAME)
+            if sent is not None and self._recorder is not None:
+                self._recorder.ended[chunk.id_] = dict(zip(sent["times"], sent["files"], strict=True))
             chunks: Any = [*self._unfinished.pop(chunk.id_, ([], 0))[0], chunk]
             if not chunk.is_done:
                 self._unfinished[chunk.id_] = chunks, self._num_samples
@@ -124,6 +151,11 @@ class EpisodeKeeper:
         self._write_if_due()
 
     def _write_if_due(self) -> None:
+        """Drop the frames of episodes that are not kept, and write the chosen ones if it is time."""
+        if self._recorder is not None:
+            kept = {chunks[-1].id_ for _, _, chunks in self._chosen.values()}
+            ended = self._recorder.ended
+            self._recorder.ended = {id_: ended[id_] for id_ in kept if id_ in ended}
         if self._clock() >= self._due:
             self.write()
 
@@ -164,14 +196,30 @@ class EpisodeKeeper:
         for names in kinds.values():
             _, num_steps, chunks = self._chosen[names[0]]
             episode = join_chunks(_with_common_outputs(chunks))
+            self._add_frames(episode)
             parts = episode.agent_episodes.values() if isinstance(episode, MultiAgentEpisode) else ()
             for part in (episode, *parts):  # the rows of a data set are agents
+                part.custom_data.pop(FRAME, None)  # they are infos now
                 part.custom_data |= {"kept_as": ", ".join(names), "num_steps": num_steps}
             episodes.append(episode)
         self._chosen, self._num_ended = {}, 0  # an interrupted write may have written them: they are not written again
         if episodes:
             with EpisodeWriter(self.folder, env_spec=self._env_spec) as writer:
                 writer.add(episodes)
+
+    def _add_frames(self, episode: SingleAgentEpisode | MultiAgentEpisode) -> None:
+        """Add the recorded frames to an episode, and warn once if there are none."""
+        if self._recorder is None:
+            return
+        frames = self._recorder.ended.get(episode.id_, {})
+        add_frames(episode, frames)
+        if not (frames or self._has_warned):
+            self._has_warned = True
+            warnings.warn(
+                f"frames: no frame of episode {episode.id_} was recorded, so it is kept without frames; runners in "
+                "other processes need FrameRecorder(sends=True) among their hooks",
+                stacklevel=2,
+            )
 
     def close(self) -> None:
         """Write the episodes chosen since the last time."""

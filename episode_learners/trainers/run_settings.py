@@ -126,4 +126,5 @@ def _environment_name(runner: SingleAgentEnvRunner | MultiAgentEnvRunner | Group
     spec = env.spec or (parts[0].spec if parts else None)
     if spec is None:
         return f"{env.single_observation_space}, {env.single_action_space}"
-    return f"{spec.id} {spec.kwargs}" if spec.kwargs else spec.id
+    arguments = {name: value for name, value in spec.kwargs.items() if name != "render_mode"}  # no setting of a run
+    return f"{spec.id} {arguments}" if arguments else spec.id

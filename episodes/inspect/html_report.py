@@ -21,7 +21,7 @@ from episodes.inspect.formatting import MOST_OF_ID, clipped, counted, ended, fin
 from episodes.inspect.frames import viewable
 from episodes.inspect.html import conversation, schema, templates
 from episodes.inspect.page_messages import compressed_text, encode
-from episodes.inspect.png import data_uri, png
+from episodes.inspect.png import data_uri, is_png, png
 from episodes.inspect.series import Series, of_tracks
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.storage import EpisodeDataset
@@ -32,6 +32,7 @@ from episodes.tracks import nested
 
 if TYPE_CHECKING:
     from episodes.single_agent.episode import SingleAgentEpisode
+    from episodes.tracks.tracks import Tracks
 
 MOST_BYTES = 24_000_000  # of the episodes in a file; of further ones the file has the row of the table only
 BYTES_OF_BLOCK = 200_000  # of episodes that are compressed together, before compression
@@ -340,7 +341,8 @@ def episode_data(
         "left": total - len(lanes),
         "conversation": conversation(view_conversation(episode, decode=decode)) if is_conversation(episode) else "",
         "texts": [_texts(each, BYTES_OF_TEXTS // len(texts)) for each in texts],
-        "cameras": [_frames(each, tracks.lookback, BYTES_OF_FRAMES // len(cameras)) for each in cameras],
+        "cameras": [_frames(each, tracks.lookback, BYTES_OF_FRAMES // len(cameras)) for each in cameras]
+        + _pictures(tracks),
     }
 
 
@@ -378,7 +380,12 @@ def _game_data(game: MultiAgentEpisode, window: tuple[int, int] | None, decode: 
                 row[at + game.lookback] = text
             data["texts"].append(texts | {"label": f"{name}/{texts['label']}", "texts": row})
         for camera in part["cameras"]:
-            at = observed[:: camera["every"]][: len(camera["images"])]
+            is_sparse = "at" in camera
+            at = (
+                observed[camera["at"] + lookback]
+                if is_sparse
+                else observed[:: camera["every"]][: len(camera["images"])]
+            )
             data["cameras"].append(camera | {"label": f"{name}/{camera['label']}", "at": at})
         ending = "pending" if line.phase == "waits" else ended(episode.ending, game.agents.passed_on is not None)
         turn = {"agent": name, "id": page_id(episode.id_), "observed": observed, "acted": acted, "ending": ending}
@@ -481,6 +488,24 @@ def _texts(series: Series, most_bytes: int) -> dict[str, Any]:
         texts.append((text if left <= 0 else f"{text[:MOST_OF_TEXT]} … {left:,} more characters") if is_there else None)
         most_bytes -= min(len(text), MOST_OF_TEXT)
     return {"label": _label(series), "hue": series.hue, "more": series.more, "texts": texts}
+
+
+def _pictures(tracks: Tracks) -> list[dict[str, Any]]:
+    """Return the PNG files in the infos of an episode as cameras, with the steps `at` which they are."""
+    cameras = []
+    for path, column in tracks.infos.finalize().data.whole().columns.items():
+        rows = np.flatnonzero(column.present)
+        if not len(rows) or not is_png(column.list(rows[:1])[0]):
+            continue
+        rows = rows[:: -(-len(rows) // MOST_FRAMES)]
+        files = column.list(rows)
+        thinner = -(-sum(map(len, files)) * 4 // (3 * BYTES_OF_FRAMES))
+        shown = [(row - tracks.lookback, file) for row, file in zip(rows.tolist(), files, strict=True) if is_png(file)]
+        at, files = zip(*shown[:: max(thinner, 1)], strict=True)
+        label = clipped(nested.unescape(f"infos/{path}"), MOST_OF_ID)
+        camera: dict[str, Any] = {"label": label, "first": -tracks.lookback, "every": 1}
+        cameras.append(camera | {"at": np.array(at, np.int64), "images": [data_uri(file) for file in files]})
+    return cameras
 
 
 def _frames(series: Series, lookback: int, most_bytes: int) -> dict[str, Any]:

@@ -45,6 +45,11 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
+def is_png(value: object) -> bool:
+    """Return True if a value is the bytes of a PNG file."""
+    return isinstance(value, bytes) and value.startswith(_SIGNATURE)
+
+
 def data_uri(file: bytes) -> str:
     """Return the bytes of a PNG file as a data URI for HTML."""
     return f"data:image/png;base64,{base64.b64encode(file).decode()}"
