@@ -2,6 +2,7 @@
 
 const find = (id) => document.getElementById(id);
 const counted = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+const isEnded = (status) => Boolean(status) && !["running", "running or killed", "not begun"].includes(status);  // of a run
 const kindOf = (ending) => ending.split(" ")[0];
 
 function element(name, attributes = {}, ...children) {
