@@ -180,7 +180,7 @@ function lane(tracks) {  // of one or several tracks, which then share a scale
   const svg = element("svg", { viewBox: "0 0 1000 30", preserveAspectRatio: "none", role: "img", "aria-label": `${names}${note}, ${extent}${each}` });
   if (shown.lookback) svg.append(element("rect", { class: "before", x: xOf(firstStep(shown)), width: Math.max(xOf(0) - xOf(firstStep(shown)), 0), height: 30 }));
   const zero = height(0, low, high, 2, 28);
-  if (ranges.length && low <= 0 && high >= 0 && low < high && !track.band) svg.append(element("line", { class: "zero", x1: 0, x2: 1000, y1: zero, y2: zero }));
+  if (ranges.length && low <= 0 && high >= 0 && (low < high || hasBars) && !track.band) svg.append(element("line", { class: "zero", x1: 0, x2: 1000, y1: zero, y2: zero }));
   pairs.forEach(([episode, one, kind], i) => {
     if (one.band && tracks.length === 1) {
       const [top, bottom] = pairs.length === 1 ? [3, 27] : i ? [16, 28] : [2, 14];
@@ -246,10 +246,10 @@ function noteOf(track) {
 }
 
 function openAgent(agent) {  // of a game: its lanes are open, and those of the others are closed
-  const turns = shown.turns ?? [];
+  const turns = shown.turns ?? [], before = state.agent;
   state.agent = turns.some((turn) => turn.agent === agent) ? agent : null;
   if (state.agent !== null) state.closed = turns.map((turn) => turn.agent).filter((one) => one !== agent);
-  else if (turns.length) state.closed = [];
+  else if (before !== null) state.closed = [];
 }
 
 function drags(svg) {  // dragging zooms, a click chooses a step
@@ -421,11 +421,11 @@ function firstDifference() {
   close.addEventListener("click", () => { state.other = other = null; save(); drawRows(); draw(); });
   const tolerance = element("input", { type: "number", min: 0, step: "any", value: state.tolerance, "aria-label": "tolerance" });
   tolerance.addEventListener("change", () => { state.tolerance = Math.max(Number(tolerance.value) || 0, 0); save(); draw(); });
-  return [element("p", { id: "difference" }, `compared with ${shortId(other.title)} (dashed, or below) `, go, " ", element("label", {}, "tolerance ", tolerance), " ", close)];
+  return [element("p", { id: "difference" }, `compared with ${briefId(other.title)} (dashed, or below) `, go, " ", element("label", {}, "tolerance ", tolerance), " ", close)];
 }
 
 function heading(episode) {
-  const name = element("span", { title: episode.title }, shortId(episode.title ?? ""));
+  const name = element("span", { title: episode.title }, briefId(episode.title ?? ""));
   if (episode.ending === undefined) return element("h2", {}, name);
   const words = `${counted(episode.length, "step")}, return ${show(episode.return)}${episode.started ? `, from t ${episode.started}` : ""}, `;
   return element("h2", {}, name, element("small", {}, words, element("i", { class: kindOf(episode.ending) }, episode.ending)));

@@ -176,6 +176,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") zoom();
 });
 
+find("fold").addEventListener("click", () => { state.isListed = false; save(); drawRows(); find("place").querySelector("button:last-child").focus(); });
 find("rows").addEventListener("scroll", () => requestAnimationFrame(drawRows));
 find("filters").addEventListener("submit", (event) => event.preventDefault());
 for (const [id, name] of [["words", "filter"], ["ending", "ending"]]) {

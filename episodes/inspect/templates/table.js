@@ -3,7 +3,6 @@
 const ROW_HEIGHT = 29, FIRST_COLUMNS = ["id", "length", "return", "ending", "t_started", "agent_id", "num_agents"];
 const HEADS = { t_started: "from t", agent_id: "agent", num_agents: "agents" };
 let table = { num: 0, columns: {} };
-const shortId = (id) => id.replace(/^([0-9a-f]{8})[0-9a-f]{24}(?![0-9a-f])/, "$1…");  // of ids that are made at random
 let order = [];  // indices of the rows that match the filter, in the chosen order
 
 function addRows(message) {  // the rows from `message.begin` on are replaced
@@ -114,7 +113,8 @@ function drawRows() {
     const cells = names.map((name) => {
       const value = table.columns[name][row];
       const kind = name === "ending" ? kindOf(value) : typeof value === "string" ? "text" : "";
-      return element("td", { class: kind, title: name === "id" ? value : undefined }, name === "id" && value ? shortId(value) : show(value));
+      const isText = typeof value === "string";
+      return element("td", { class: kind, title: isText ? value : undefined }, isText ? briefId(value) : show(value));
     });
     const line = element("tr", { id: `row-${row}`, "aria-selected": String(row === chosen), class: row === other ? "other" : "" }, ...cells);
     line.addEventListener("click", (event) => {
@@ -275,7 +275,7 @@ function drawDoctor() {
   }
   const items = findings.rows.map((one) => {
     const rows = one.id === null ? [] : rowsOf(one.id);
-    const place = element(rows.length ? "button" : "span", rows.length ? { type: "button" } : {}, one.id === null ? "" : `${shortId(one.id)}${one.step === null ? "" : `, step ${one.step}`}`);
+    const place = element(rows.length ? "button" : "span", rows.length ? { type: "button" } : {}, one.id === null ? "" : `${briefId(one.id)}${one.step === null ? "" : `, step ${one.step}`}`);
     if (one.id !== null) place.title = one.id;
     if (rows.length) place.addEventListener("click", async () => { reveal(rows[0]); [state.step, state.stepOfAgent] = table.columns.num_agents ? [0, { id: one.id, t: one.step ?? 0 }] : [one.step ?? 0, null]; await choose(rows[0]); find("episode").focus(); });
     const times = one.times > 1 ? ` (${one.times.toLocaleString("en")} times)` : "";
