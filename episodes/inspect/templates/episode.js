@@ -220,13 +220,13 @@ function lane(tracks) {  // of one or several tracks, which then share a scale
 }
 
 function menu(tracks) {  // what can be done with a lane
-  const labels = tracks.map((track) => track.label), part = element("details", { class: "menu" });
+  const labels = tracks.map((track) => track.label), list = element("div"), part = element("details", { class: "menu" });
   const add = (words, change) => {
     const button = element("button", { type: "button" }, words);
     button.addEventListener("click", () => { change(); save(); drawLanes(); });
-    part.append(button);
+    list.append(button);
   };
-  part.append(element("summary", { "aria-label": `menu of ${labels.join(", ")}`, title: "draw with another lane, or hide" }, "⋯"));
+  part.append(element("summary", { "aria-label": `menu of ${labels.join(", ")}`, title: "draw with another lane, or hide" }, "⋯"), list);
   if (tracks.length > 1) add("draw each track in its own lane", () => { state.joined = state.joined.filter((label) => !labels.includes(label)); });
   else if (chosenLanes()[0] !== tracks[0]) add("draw in the lane above", () => { state.joined = [...state.joined, ...labels]; });
   add("hide", () => { state.lanes = chosenLanes().map((track) => track.label).filter((label) => !labels.includes(label)); });
