@@ -384,7 +384,7 @@ def _game_data(
             if "marks" in lane:
                 lane["marks"] = [(int(times[step + lookback]), text) for step, text in lane["marks"]]
             data["lanes"].append(
-                lane | {"label": f"{name}/{lane['label']}", "at": times[items], "until": len(game) + 1}
+                lane | {"label": f"{name}/{lane['label']}", "agent": name, "at": times[items], "until": len(game) + 1}
             )
         for texts in part["texts"]:
             row: list[str | None] = [None] * (game.lookback + len(game) + 1)

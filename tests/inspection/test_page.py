@@ -848,6 +848,17 @@ def test_server_sends_new_rows_only(data: Path) -> None:
     assert (message["begin"], message["num"]) == (3, 4)
 
 
+def test_server_sends_the_status_of_the_run_when_it_changes(data: Path) -> None:
+    statuses = ["running", "running", "finished", "finished"]
+    source = LiveDataset(data, run="a", status=lambda: statuses.pop(0))
+    assert json.loads(head(source.rows(None)))["meta"]["status"] == "running"
+    version = source.version
+    assert source.rows(version) is None
+    message = json.loads(head(source.rows(version)))["meta"]
+    assert (message["status"], message["begin"], message["num"]) == ("finished", 3, 3)
+    assert source.rows(source.version) is None
+
+
 def head(message: bytes | None) -> bytes:
     """Return the JSON of a message."""
     assert message is not None

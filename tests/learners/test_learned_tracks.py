@@ -77,6 +77,9 @@ def test_tracks_have_the_newest_measurement_of_each_step(
     expected = np.array([-np.log(max(row[4], limit)) if row and row[5] == 0 else np.nan for row in known])
     np.testing.assert_allclose(tracks.get("logp_difference", np.full(num_steps, np.nan)), expected)
     assert np.array_equal(seen.get_observations(), episode.get_observations())
+    is_here = [row[:2] == ("a", agent) and 0 <= row[2] - start < num_steps for row in rows]
+    assert learned.updates_of(episode) == [(update, "", 1) for update in np.flatnonzero(is_here).tolist()]
+    assert learned.extent == ((0, len(rows) - 1) if rows else None)
     assert learned.newest.get("a") == max((i for i, row in enumerate(rows) if row[0] == "a"), default=None)
 
 
@@ -307,6 +310,7 @@ def test_lanes_of_games_have_what_was_learned_at_the_env_steps_of_actions(num: i
                 lane = lanes[f"{agent}/learner/{name}"]
                 assert lane["values"].tolist() == [newest[t] for t in range(len(line.episode))]
                 assert lane["at"].tolist() == list(line.action_times)
+                assert lane["agent"] == agent
     assert {(update, agent): n for update, module, n, agent in data["updates"]} == counts
     assert {module for _, module, *_ in data["updates"]} == {"shared"}
     assert data["extent"] == [3, int(columns["update"].max())]

@@ -235,7 +235,7 @@ function menu(tracks) {  // what can be done with a lane
   return part;
 }
 
-const agentOf = (track) => shown.turns?.find((turn) => track.label.startsWith(`${turn.agent}/`))?.agent ?? null;
+const agentOf = (track) => track.agent ?? null;  // of a game
 
 function noteOf(track) {
   const notes = track.note ? [track.note] : [];
