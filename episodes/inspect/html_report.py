@@ -31,6 +31,7 @@ from episodes.storage.remote.remote_directory import is_remote
 from episodes.tracks import nested
 
 if TYPE_CHECKING:
+    from episodes.inspect.learned_tracks import LearnedTracks
     from episodes.single_agent.episode import SingleAgentEpisode
     from episodes.tracks.tracks import Tracks
 
@@ -304,6 +305,7 @@ def episode_data(
     window: tuple[int, int] | None = None,
     *,
     decode: Decode | None = None,
+    learned: LearnedTracks | None = None,
 ) -> dict[str, Any]:
     """Convert an episode, also of several agents, to data for the page: curves, texts and camera images.
 
@@ -313,12 +315,16 @@ def episode_data(
     Args:
         window: the first and the last step of the lanes; all by default.
         decode: function from a list of token ids to text, for the turns of a conversation.
+        learned: what the updates of a run measured, whose tracks and numbers of updates (`updates`) are added.
 
     Raises:
         InvalidArgument: `decode` raises an error, or returns no str.
     """
     if isinstance(episode, MultiAgentEpisode):
-        return _game_data(episode, window, decode)
+        return _game_data(episode, window, decode, learned)
+    updates = [] if learned is None else learned.updates_of(episode)
+    if learned is not None:
+        episode = learned.of(episode)
     tracks = episode.tracks
     lanes: list[dict[str, Any]] = []
     series = list(of_tracks(tracks))
@@ -339,6 +345,8 @@ def episode_data(
         "ending": ended(episode.ending),
         "lanes": lanes,
         "left": total - len(lanes),
+        "updates": [list(update) for update in updates],
+        "extent": None if learned is None else list(learned.extent or ()),
         "conversation": conversation(view_conversation(episode, decode=decode)) if is_conversation(episode) else "",
         "texts": [_texts(each, BYTES_OF_TEXTS // len(texts)) for each in texts],
         "cameras": [_frames(each, tracks.lookback, BYTES_OF_FRAMES // len(cameras)) for each in cameras]
@@ -346,15 +354,21 @@ def episode_data(
     }
 
 
-def _game_data(game: MultiAgentEpisode, window: tuple[int, int] | None, decode: Decode | None) -> dict[str, Any]:
+def _game_data(
+    game: MultiAgentEpisode,
+    window: tuple[int, int] | None,
+    decode: Decode | None,
+    learned: LearnedTracks | None,
+) -> dict[str, Any]:
     """Convert an episode of several agents to data for the page: the lanes of all agents over the env steps.
 
     The entry `turns` has the env steps at which each agent observed and acted. Steps count from the begin of the chunk.
     """
     begin, lines = game.env_t_started, list(game.agents.timelines.items())
-    data: dict[str, Any] = {name: [] for name in ("lanes", "texts", "cameras", "turns")}
+    data: dict[str, Any] = {name: [] for name in ("lanes", "texts", "cameras", "turns", "updates")}
     data |= {"lookback": game.lookback, "started": begin, "length": len(game), "left": 0, "conversation": ""}
     data |= {"return": finite_or_text(game.get_return())}
+    data |= {"extent": None if learned is None else list(learned.extent or ())}
     data |= {"ending": ended(game.ending, game.agents.passed_on is not None)}
     for agent, line in lines:
         episode, name = line.episode, page_id(agent)
@@ -364,7 +378,7 @@ def _game_data(game: MultiAgentEpisode, window: tuple[int, int] | None, decode: 
         if window is not None:
             first, last = np.searchsorted(observed, window).tolist()
             own = first - lookback - 1, last - lookback + 1
-        part = episode_data(episode, own, decode=decode)
+        part = episode_data(episode, own, decode=decode, learned=learned)
         for lane in part["lanes"]:
             times, num = times_of[lane["more"]], len(lane.get("values", lane.get("low")))
             starts = lane.pop("at", None)
@@ -372,7 +386,7 @@ def _game_data(game: MultiAgentEpisode, window: tuple[int, int] | None, decode: 
             if "marks" in lane:
                 lane["marks"] = [(int(times[step + lookback]), text) for step, text in lane["marks"]]
             data["lanes"].append(
-                lane | {"label": f"{name}/{lane['label']}", "at": times[items], "until": len(game) + 1}
+                lane | {"label": f"{name}/{lane['label']}", "agent": name, "at": times[items], "until": len(game) + 1}
             )
         for texts in part["texts"]:
             row: list[str | None] = [None] * (game.lookback + len(game) + 1)
@@ -392,6 +406,7 @@ def _game_data(game: MultiAgentEpisode, window: tuple[int, int] | None, decode: 
         turn |= {"return": part["return"], "first": episode.t_started - lookback, "lookback": lookback}
         data["turns"].append(turn)
         data["left"] += part["left"]
+        data["updates"] += [[*update, name] for update in part["updates"]]
         data["conversation"] += part["conversation"]
     return data
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,14 +30,18 @@ class LearnedTracks:
     the action minus that of the policy that learned. Conversations have `trainer_logp`: log-probabilities of tokens.
 
     Args:
-        pools: columns of the steps of each module, in the order of the updates. "update" is the number of each step's.
+        pools: columns of the steps of each module by its name, in the order of the updates. "update" is the number of
+            each step's.
 
     Attributes:
         newest: number of the newest update that learned from each episode, by its id.
+        extent: the first and the last update whose steps are known, or None without any.
     """
 
-    def __init__(self, pools: Iterable[Mapping[str, np.ndarray]]) -> None:
-        self._pools = list(pools)
+    def __init__(self, pools: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        self._modules, self._pools = list(pools), list(pools.values())
+        updates = np.concatenate([np.zeros(0, np.int64), *(columns["update"] for columns in self._pools)])
+        self.extent = (int(updates.min()), int(updates.max())) if len(updates) else None
         self._rows: list[dict[Any, list[int]]] = []
         self.newest: dict[str, int] = {}
         for columns in self._pools:
@@ -61,20 +65,39 @@ class LearnedTracks:
         """
         if not len(episode) or KEY in episode.extra_model_outputs:
             return episode
-        agent = None if episode.agent_id is None else str(episode.agent_id)
-        for columns, by_name in zip(self._pools, self._rows, strict=True):
-            rows = np.array(by_name.get((str(episode.id_), agent), ()), np.int64)
-            places = columns["t"][rows] - episode.t_started
-            is_here = (places >= 0) & (places < len(episode))
+        for _, columns, rows, places in self._rows_of(episode):
             if TOKEN in columns:
-                outputs = _of_tokens(columns, rows[is_here], places[is_here], episode)
+                outputs = _of_tokens(columns, rows, places, episode)
             else:
-                tracks = _tracks(columns, rows[is_here], places[is_here], episode)
+                tracks = _tracks(columns, rows, places, episode)
                 outputs = {KEY: tracks} if tracks else {}
             if outputs:
                 pack = EpisodePack.from_episodes([episode])
                 return pack.replace(extra_model_outputs={**pack.extra_model_outputs, **outputs})[0]
         return episode
+
+    def updates_of(self, episode: SingleAgentEpisode) -> list[tuple[int, str, int]]:
+        """Return each update that learned from an episode, its module, and the number of steps of the episode in it."""
+        found = []
+        for module, columns, rows, places in self._rows_of(episode):
+            updates = columns["update"][rows]
+            found += [
+                (int(update), module, len(np.unique(places[updates == update])))
+                for update in np.unique(updates).tolist()
+            ]
+        return sorted(found)
+
+    def _rows_of(
+        self, episode: SingleAgentEpisode
+    ) -> Iterator[tuple[str, Mapping[str, np.ndarray], np.ndarray, np.ndarray]]:
+        """Yield each module, its columns, their rows [k] of the episode, and the steps of these in the episode [k]."""
+        name = str(episode.id_), None if episode.agent_id is None else str(episode.agent_id)
+        for module, columns, by_name in zip(self._modules, self._pools, self._rows, strict=True):
+            rows = np.array(by_name.get(name, ()), np.int64)
+            places = columns["t"][rows] - episode.t_started
+            is_here = (places >= 0) & (places < len(episode))
+            if is_here.any():
+                yield module, columns, rows[is_here], places[is_here]
 
 
 def _of_tokens(

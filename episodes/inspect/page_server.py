@@ -22,7 +22,6 @@ from episodes.inspect.page_messages import encode
 from episodes.inspect.run_findings_page import LiveFindings, update_page
 from episodes.inspect.training_page import RunFiles, TrainingFiles, file_sizes, is_run, training_page
 from episodes.inspect.update_explanation import page_of
-from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import local_path
 from episodes.storage.header import NAME as DATASET_FILE
 
@@ -50,9 +49,10 @@ class LiveDataset:
         decode: function from a list of token ids to text.
         run: name of the training run that the episodes belong to, whose page the title names and links to.
         learned: function that returns what the updates of the run measured at its episodes.
+        status: function that returns the status of the run, such as "running" or "finished"; "" if it is unknown.
 
     Attributes:
-        version: changes with the files.
+        version: changes with the files and the status.
     """
 
     def __init__(
@@ -61,8 +61,10 @@ class LiveDataset:
         decode: Decode | None = None,
         run: str | None = None,
         learned: Callable[[], LearnedTracks] | None = None,
+        status: Callable[[], str] | None = None,
     ) -> None:
-        self.path, self.decode, self.run, self._learned = path, decode, run, learned
+        self.path, self.decode, self.run, self._learned, self._status = path, decode, run, learned, status
+        self.status: str | None = None
         self.version = 0
         self.dataset = open_for_page(path)
         self._lock = Lock()
@@ -74,6 +76,8 @@ class LiveDataset:
         with self._lock:
             try:
                 files = file_sizes(self.path)
+                before, self.status = self.status, None if self._status is None else self._status()
+                self.version += before != self.status
                 if files != self._files:
                     self.dataset, self._files = open_for_page(self.path), files
                     self.version += 1
@@ -99,7 +103,7 @@ class LiveDataset:
             before = self._rows.get(known, []) if known is not None else []
             is_continued = self._rows[version][: len(before)] == before
         message = overview(dataset, len(before) if is_continued else 0)
-        return encode(message | {"version": version})
+        return encode(message | {"version": version, "status": self.status})
 
     def answer(self, path: str, query: dict[str, str]) -> Answer:
         """Return the HTTP response to a request: the page, new table rows, an episode, or problems found.
@@ -130,9 +134,8 @@ class LiveDataset:
             return 404, TEXT, b"this episode is not in the data set any more"
         try:
             episode = dataset[index]
-            if self._learned is not None and isinstance(episode, SingleAgentEpisode):
-                episode = self._learned().of(episode)
-            return 200, BINARY, encode(episode_data(episode, window, decode=self.decode))
+            learned = None if self._learned is None else self._learned()
+            return 200, BINARY, encode(episode_data(episode, window, decode=self.decode, learned=learned))
         except (OSError, EpisodeError) as error:  # its shard was replaced meanwhile
             return 404, TEXT, str(error).encode()
 
@@ -193,7 +196,7 @@ class LiveRuns:
             return None
         with self._lock:
             if path not in self._datasets:
-                self._datasets[path] = LiveDataset(path, self._decode, run.path.name, learned)
+                self._datasets[path] = LiveDataset(path, self._decode, run.path.name, learned, run.status)
             return self._datasets[path]
 
 

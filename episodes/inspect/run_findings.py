@@ -126,7 +126,7 @@ class RunFindings(Sequence[RunFinding]):
     notes: Sequence[RunFinding] = ()
     calibration: Sequence[CalibrationBin] = ()
     calibrated: str = ""
-    learned: LearnedTracks = field(default_factory=partial(LearnedTracks, ()), repr=False)
+    learned: LearnedTracks = field(default_factory=partial(LearnedTracks, {}), repr=False)
 
     def __len__(self) -> int:
         return len(self.findings)
@@ -193,7 +193,7 @@ def examine_run(run: str | Path) -> RunFindings:
     if any(one.kind in ("value_at_limit", "time_limit_terminates") for one in findings):
         notes = []  # it is known to be a defect
     checked = [words for needed, words in CHECKS if needed <= names] + ["rewards and endings of episodes"] * bool(data)
-    learned = LearnedTracks(columns for _, columns in pools.values())
+    learned = LearnedTracks({module: columns for module, (_, columns) in pools.items()})
     gamma = _gamma_of(stored, pools)
     calibration, calibrated = ([], "") if gamma is None else _calibration(learned, data, gamma)
     missing = [*_missing_updates(path, stored, pools), *_missing_measurements(names, algorithm, findings, data)]

@@ -221,7 +221,7 @@ class LiveFindings:
     def learned(self, number: int) -> LearnedTracks:
         """Return what the updates of a run measured at its episodes, as `html` found it last."""
         found = self.of_run(number)
-        return found.learned if isinstance(found, RunFindings) else LearnedTracks(())
+        return found.learned if isinstance(found, RunFindings) else LearnedTracks({})
 
     def html(self) -> str:
         """Return the lists of what stands out in each run, and where it first differs from the first run, as HTML."""

@@ -132,6 +132,10 @@ class RunFiles:
         """Return the paths of the data sets in the directory of the run by the names of their folders."""
         return {path.parent.name: path.parent for path in sorted(self.path.glob(f"*/{DATASET_FILE}"))}
 
+    def status(self) -> str:
+        """Return the run's status as `episodes runs` prints it, or "" if the folder has CSV files only."""
+        return clipped(read_run(self.path).status, 200) if has_status(self.path) else ""
+
     def read(self) -> bool:
         """Read new metrics, the status and episodes, and return True if anything changed."""
         has_new = [file.read() for file in self.files.values()]

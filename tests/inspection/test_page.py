@@ -525,7 +525,7 @@ def test_page_of_games_has_a_row_and_the_turns_of_each_game(tmp_path: Path, tab:
 def test_page_keeps_cameras_and_time_in_view(data: Path, tab: Tab) -> None:
     page = tab.open(report(data))
     page.set_viewport_size({"width": 1300, "height": 400})
-    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    page.evaluate("find('keys').scrollIntoView({ block: 'end' })")  # below the last lane
     for name in (".frame", "#step", ".axis"):
         box = page.locator(name).first.bounding_box()
         assert 0 <= box["y"] <= 400, name
@@ -544,14 +544,20 @@ def test_page_plays_with_a_speed_joins_lanes_and_lists_keys(data: Path, tab: Tab
     assert all(b == (a + 1 if a < 10 else 0) for a, b in itertools.pairwise(steps))  # and again from the start
     page.locator("#play").click()
     num = page.locator("#lanes .lane").count()
-    page.locator(".lane", has_text="actions").get_by_role("button", name="join").click()
+    page.get_by_label("menu of actions").click()
+    page.get_by_role("button", name="draw in the lane above").click()
     assert page.locator("#lanes .lane").count() == num - 1
     assert tab.texts("#lanes .lane .name")[0] == "rewards, actions"
     page.wait_for_timeout(300)
     tab.open(page.url)
     assert page.locator("#lanes .lane").count() == num - 1
-    page.get_by_role("button", name="split").click()
+    page.get_by_label("menu of rewards, actions").press("Enter")  # with the keyboard
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
     assert page.locator("#lanes .lane").count() == num
+    page.get_by_label("menu of actions").click()
+    page.get_by_role("button", name="hide", exact=True).click()
+    assert "actions" not in tab.texts("#lanes .lane .name")
     page.locator("#episode").focus()
     page.keyboard.press("?")
     assert "Space: play" in page.locator("#keys p").inner_text()
@@ -570,6 +576,109 @@ def test_page_compares_with_a_tolerance(tmp_path: Path, tab: Tab) -> None:
     page.get_by_label("tolerance").press("Enter")
     page.get_by_role("button", name="first difference: step 19, rewards").wait_for()
     assert page.locator(".lane path.first").get_attribute("data-step") == "19"
+
+
+@st.composite
+def drawn_tracks(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return rewards [T], numbers of outputs [T] and observations [T + 1], also with NaN."""
+    num = draw(st.integers(1, 12))
+    numbers = st.floats(-1e6, 1e6, width=32)
+    odd = numbers | st.just(float("nan"))
+    return tuple(
+        np.array(draw(st.lists(kind, min_size=n, max_size=n)))
+        for kind, n in ((numbers, num), (odd, num), (odd, num + 1))
+    )  # type: ignore[return-value]
+
+
+def read_rows(path: str | None, pattern: str) -> list[list[float]]:
+    return [[float(number) for number in found] for found in re.findall(pattern, path or "")]
+
+
+@WITH_BROWSER
+def test_rewards_are_bars_from_zero_outputs_hold_for_a_step_and_observations_are_joined(
+    tmp_path: Path, tab: Tab
+) -> None:
+    """What is drawn comes back: each number at its step, the zero line, and gaps."""
+    cases: list[Any] = []
+
+    @settings(max_examples=12, deadline=None)
+    @given(drawn_tracks())
+    def collect(case: Any) -> None:
+        cases.append(case)
+
+    collect()
+    episodes = [
+        SingleAgentEpisode.from_arrays(
+            observations, np.zeros(len(rewards), int), rewards, extra_model_outputs={"x": outputs}, id_=f"e{n}"
+        )
+        for n, (rewards, outputs, observations) in enumerate(cases)
+    ]
+    page = tab.open(report(write(tmp_path / "data", episodes)))
+    for n, (rewards, outputs, observations) in enumerate(cases):
+        page.evaluate("(n) => choose(n)", n)
+        page.locator(f"#episode h2 span[title=e{n}]").wait_for()
+        lanes = page.evaluate("""Object.fromEntries([...document.querySelectorAll("#lanes .lane")].map((line) => {
+            const get = (selector, name) => line.querySelector(selector)?.getAttribute(name);
+            const ends = [...line.querySelectorAll(".scale span")].map((end) => end.title);
+            return [line.tracks[0].label, [get(".bar", "d"), get("path[stroke]", "d"), get(".zero", "y1"), ends]];
+        }))""")
+        wide = 1000 / len(rewards)
+
+        def value(y: float, low: float, high: float) -> float:
+            return low + (28 - y) / 26 * (high - low) if high > low else low
+
+        path, _, zero, _ = lanes["rewards"]
+        low, high = min(0.0, rewards.min()), max(0.0, rewards.max())
+        bars = read_rows(path, r"M([\d.]+) ([\d.]+)h[\d.]+V([\d.]+)H")
+        near = 1e-3 * (high - low) + 1e-9
+        assert [x for x, *_ in bars] == pytest.approx([t * wide for t in range(len(rewards))], abs=0.06)
+        assert [value(top, low, high) for _, top, _ in bars] == pytest.approx(np.maximum(rewards, 0).tolist(), abs=near)
+        assert [value(end, low, high) for *_, end in bars] == pytest.approx(np.minimum(rewards, 0).tolist(), abs=near)
+        assert value(float(zero), low, high) == pytest.approx(0.0, abs=near)
+        for label, track, pattern in (
+            ("x", outputs, r"[ML]([\d.]+) ([\d.]+)H[\d.]+"),
+            ("observations", observations, r"[ML]([\d.]+) ([\d.]+)(?!H)"),
+        ):
+            known = np.flatnonzero(~np.isnan(track))
+            low, high = (float(f(track[known])) if len(known) else np.nan for f in (np.min, np.max))
+            points = read_rows(lanes[label][1], pattern)
+            assert [x for x, _ in points] == pytest.approx((known * wide).tolist(), abs=0.06)
+            got, expected = [value(y, low, high) for _, y in points], track[known].tolist()
+            assert got == pytest.approx(expected, abs=0.01 * (high - low) + 1e-9 if len(known) else 0)
+            assert (lanes[label][2] is not None) == (len(known) > 0 and low <= 0 <= high and low < high)
+            assert (lanes[label][3] == []) == (not len(known))  # no made-up scale
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize("width", [400, 1400])
+def test_link_to_an_episode_shows_it_at_the_top(width: int, tmp_path: Path, tab: Tab) -> None:
+    """The table is folded into one line with the neighbours, in the order of the table."""
+    ids = [f"{n:032x}" for n in (7, 5, 3)]
+    url = report(write(tmp_path / "data", [plain([float(n)] * 4, id_=id_) for n, id_ in enumerate(ids)]))
+    tab.page.set_viewport_size({"width": width, "height": 800})
+    page = tab.open(f"{url}#id={ids[1]}&t=2&sort=-return")
+    assert page.locator("#episode").bounding_box()["y"] < 130
+    assert page.evaluate("[scrollY, document.documentElement.scrollWidth]") == [0, width]
+    assert not page.locator("#rows").is_visible()
+    assert tab.texts("#place span, #now") == ["episode 2 of 3", "step 2"]
+    assert page.locator("#episode h2 span").get_attribute("title") == ids[1]
+    page.get_by_role("button", name="next").press("Enter")
+    page.locator("#episode h2", has_text="return 0").wait_for()
+    assert tab.texts("#place span") == ["episode 3 of 3"]
+    assert page.get_by_role("button", name="next").is_disabled()
+    page.get_by_role("button", name="all episodes").press("Enter")
+    assert page.locator("tr[aria-selected=true]").is_visible()
+    assert tab.texts("#body td:first-child") == [id_[:8] for id_ in (ids[2], ids[1], ids[0])]
+    page.wait_for_timeout(300)
+    tab.open(page.url)  # has the table too
+    assert page.locator("#rows").is_visible()
+    page.get_by_role("button", name="hide the table").press("Enter")
+    assert not page.locator("#rows").is_visible()
+    assert page.evaluate("document.activeElement.textContent") == "all episodes"
+    tab.page.goto("about:blank")
+    page = tab.open(f"{url}#id=nobody&t=2")
+    assert tab.texts("#episode h2, #episode p") == ["nobody", "This page does not have this episode."]
+    assert page.locator("#rows").is_visible()
 
 
 # --- served -----------------------------------------------------------------------------------------------------------
@@ -737,6 +846,17 @@ def test_server_sends_new_rows_only(data: Path) -> None:
     write(data, [filmed(1, 2, id_="new")])
     message = json.loads(head(source.rows(version)))["meta"]
     assert (message["begin"], message["num"]) == (3, 4)
+
+
+def test_server_sends_the_status_of_the_run_when_it_changes(data: Path) -> None:
+    statuses = ["running", "running", "finished", "finished"]
+    source = LiveDataset(data, run="a", status=lambda: statuses.pop(0))
+    assert json.loads(head(source.rows(None)))["meta"]["status"] == "running"
+    version = source.version
+    assert source.rows(version) is None
+    message = json.loads(head(source.rows(version)))["meta"]
+    assert (message["status"], message["begin"], message["num"]) == ("finished", 3, 3)
+    assert source.rows(source.version) is None
 
 
 def head(message: bytes | None) -> bytes:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from episode_learners import DQN, DQNConfig, QPolicy
 from episodes import SingleAgentEpisode
 from episodes.inspect import examine_run, explain_update, view_conversation
+from episodes.inspect.html_report import episode_data
 from episodes.inspect.learned_tracks import LearnedTracks
 from episodes.inspect.run_findings_page import LiveFindings, update_page
 from episodes.pack import EpisodePack
@@ -22,7 +23,7 @@ from episodes.replay import EpisodeReplayBuffer
 from episodes.storage.ledger import Ledger
 from episodes.storage.runs import write_status
 from tests.inspection.data import write
-from tests.inspection.test_page import WITH_BROWSER, Tab, browser, served, tab
+from tests.inspection.test_page import WITH_BROWSER, Tab, browser, played, served, tab
 from tests.learners.test_planted_faults import ENV, sampled
 from tests.learners.test_run_findings import learned_tokens, made, trained, with_logp_of
 
@@ -62,7 +63,7 @@ def test_tracks_have_the_newest_measurement_of_each_step(
     whole = SingleAgentEpisode.from_arrays(observations, blank, blank, id_="a", **facts)
     episode = whole.slice(slice(lookback, None), len_lookback_buffer=lookback)
     assert (episode.t_started, len(episode), episode.tracks.lookback) == (start, num_steps, lookback)
-    learned = LearnedTracks([columns])
+    learned = LearnedTracks({"": columns})
     newest = {row[2]: row for row in rows if row[:2] == ("a", agent)}
     known = [newest.get(start + i) for i in range(num_steps)]
     seen = learned.of(episode)
@@ -76,6 +77,9 @@ def test_tracks_have_the_newest_measurement_of_each_step(
     expected = np.array([-np.log(max(row[4], limit)) if row and row[5] == 0 else np.nan for row in known])
     np.testing.assert_allclose(tracks.get("logp_difference", np.full(num_steps, np.nan)), expected)
     assert np.array_equal(seen.get_observations(), episode.get_observations())
+    is_here = [row[:2] == ("a", agent) and 0 <= row[2] - start < num_steps for row in rows]
+    assert learned.updates_of(episode) == [(update, "", 1) for update in np.flatnonzero(is_here).tolist()]
+    assert learned.extent == ((0, len(rows) - 1) if rows else None)
     assert learned.newest.get("a") == max((i for i, row in enumerate(rows) if row[0] == "a"), default=None)
 
 
@@ -270,3 +274,79 @@ def test_pages_of_a_run_show_what_was_learned_at_its_episodes(tmp_path: Path, ta
         assert lane.locator("path.odd").get_attribute("d") == ""  # unknown is no defect
         page.get_by_role("button", name="run the doctor").click()
         assert "checks the episodes only" in page.locator("#doctor .note").inner_text()
+        assert tab.texts("#learned") == [f"Learned from by update 1 ({len(episode)} steps)"]
+        assert tab.texts("#live") == ["ended"]
+        page.locator("#doctor .note a").click()
+        page.locator("#findings").wait_for(state="attached")
+
+
+def measured(game: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return columns of some updates that learned from steps of all agents of a game."""
+    lines = [line.episode for line in game.agents.timelines.values()]
+    rows = [(e.id_, e.agent_id, t, update) for update in (3, 4) for e in lines for t in range(len(e))]
+    rows = [row for row in rows if row[3] == 3 or rng.random() < 0.7]
+    ids, agents, t, updates = map(list, zip(*rows, strict=True))
+    columns = {"episode": np.array(ids, object), "agent": np.array(agents, object), "t": np.array(t)}
+    names = ("first_value", "value_target", "advantage")
+    return columns | {"update": np.array(updates)} | {name: rng.normal(size=len(t)) for name in names}
+
+
+@given(st.integers(1, 4), st.integers(1, 8), st.integers(0, 2**16))
+def test_lanes_of_games_have_what_was_learned_at_the_env_steps_of_actions(num: int, steps: int, seed: int) -> None:
+    game = played(num, steps, seed, "g").to_numpy()
+    columns = measured(game, np.random.default_rng(seed))
+    learned = LearnedTracks({"shared": columns, "other": {name: column[:0] for name, column in columns.items()}})
+    data = episode_data(game, learned=learned)
+    lanes = {lane["label"]: lane for lane in data["lanes"]}
+    counts = {}
+    for agent, line in game.agents.timelines.items():
+        is_own = columns["agent"] == agent
+        for row in np.flatnonzero(is_own):
+            update = int(columns["update"][row])
+            counts[update, agent] = counts.get((update, agent), 0) + 1
+        for name, key in (("values", "first_value"), ("value_targets", "value_target"), ("advantages", "advantage")):
+            newest = dict(zip(columns["t"][is_own].tolist(), columns[key][is_own].tolist(), strict=True))
+            if newest:
+                lane = lanes[f"{agent}/learner/{name}"]
+                assert lane["values"].tolist() == [newest[t] for t in range(len(line.episode))]
+                assert lane["at"].tolist() == list(line.action_times)
+                assert lane["agent"] == agent
+    assert {(update, agent): n for update, module, n, agent in data["updates"]} == counts
+    assert {module for _, module, *_ in data["updates"]} == {"shared"}
+    assert data["extent"] == [3, int(columns["update"].max())]
+    assert episode_data(game)["updates"] == []
+
+
+@WITH_BROWSER
+def test_link_to_a_step_of_an_agent_opens_its_lanes(tmp_path: Path, tab: Tab, monkeypatch: pytest.MonkeyPatch) -> None:
+    games: list[Any] = [played(3, 9, n, f"game{n}").to_numpy() for n in range(3)]
+    columns = measured(games[1], np.random.default_rng(0))
+    learned = LearnedTracks({"shared": columns})
+    monkeypatch.setattr(LiveFindings, "learned", lambda self, number: learned)
+    write(tmp_path / "training", games)
+    write_status(tmp_path, settings={}, stopped_by="max_epochs")
+    line = games[1].agents.timelines["p2"]
+    t = len(line.episode) - 1
+    with served(tmp_path) as server:
+        page = tab.open(f"{server.url}episodes/0/training/#id={line.episode.id_}&t={t}&agent=p2")
+        assert tab.texts("#place span") == ["game 2 of 3"]
+        assert tab.texts("#now") == [f"step {line.action_times[t]}"]
+        assert tab.texts(".turn.current button") == ["p2"]
+        names = [name for name in tab.texts("#lanes .group .lane .name") if name]  # the visible ones
+        assert names
+        assert {name.split("/")[0] for name in names} == {"p2"}
+        rows = np.flatnonzero((columns["episode"] == line.episode.id_) & (columns["t"] == t))
+        assert tab.value("p2/learner/advantages") == f"{columns['advantage'][rows[-1]]:.4g}"
+        agents = ", ".join(games[1].agents.timelines)
+        for update, words in zip((3, 4), tab.texts("#learned")[0].split("update ")[1:], strict=True):
+            assert words.startswith(f"{update} ({(columns['update'] == update).sum()} steps of {agents})")
+        link = page.locator("#learned a").first
+        assert link.evaluate("(link) => link.href") == f"{server.url}updates/0/3?module=shared"
+        page.get_by_role("button", name="p0", exact=True).press("Enter")  # the keyboard stays there
+        assert page.evaluate("document.activeElement.textContent") == "p0"
+        assert {name.split("/")[0] for name in tab.texts("#lanes .group .lane .name") if name} == {"p0"}
+        page.wait_for_timeout(300)
+        tab.open(page.url)  # and is in the address
+        assert tab.texts(".turn.current button") == ["p0"]
+        page.get_by_role("button", name="next").click()
+        page.locator("#learned", has_text="None of the updates 3 to 4 learned from it.").wait_for()

@@ -2,6 +2,7 @@
 
 const find = (id) => document.getElementById(id);
 const counted = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+const isEnded = (status) => Boolean(status) && !["running", "running or killed", "not begun"].includes(status);  // of a run
 const kindOf = (ending) => ending.split(" ")[0];
 
 function element(name, attributes = {}, ...children) {
@@ -10,6 +11,10 @@ function element(name, attributes = {}, ...children) {
   for (const [attribute, value] of Object.entries(attributes)) if (value !== undefined) made.setAttribute(attribute, value);
   made.append(...children);
   return made;
+}
+
+function briefId(id) {  // of 32 random hexadecimal digits the first 8; what follows them stays
+  return /^[0-9a-f]{32}(?![0-9a-f])/.test(id) ? id.slice(0, 8) + id.slice(32) : id;
 }
 
 function show(value) {

@@ -1,6 +1,6 @@
 // One episode, or two to compare: lanes of numbers over a common time axis, frames of all cameras, texts as turns.
 
-const SHOWN_LANES = 24, HEAT = 2, MOST_TURNS = 400, SPEEDS = [2, 5, 10, 20, 30, 60];
+const SHOWN_LANES = 24, HEAT = 2, MOST_TURNS = 400, MOST_UPDATES = 6, SPEEDS = [2, 5, 10, 20, 30, 60];
 const KEYS = "Left, Right: a step. Page Up, Page Down: a tenth. Home, End. Space: play. Escape: the whole episode. ?: this list. In the table: Up, Down, and Enter for the episode.";
 let shown = null;  // the episode
 let other = null;  // the episode to compare with
@@ -40,25 +40,42 @@ function reading(episode, track, step) {  // the number of a step, or the range 
   const odd = track.odd[cell] ?? "";
   const begin = startOf(episode, track, cell), end = endOf(episode, track, cell) - 1;
   const since = track.at && track.values && begin !== step ? ` (of step ${begin})` : "";
-  if (track.band === HEAT && odd) return "unknown";
+  if (track.band === HEAT && odd) return "–";
   if (track.values) return [(odd || show(track.values[cell])) + since, ...found(begin, begin)].join(", ");
   const range = Number.isNaN(track.low[cell]) ? "" : `${show(track.low[cell])} … ${show(track.high[cell])}`;
   return `${[range, odd, ...found(begin, end)].filter(Boolean).join(", ")} (${begin}–${end})`;
 }
 
-function path(episode, track, low, high) {
+function path(episode, track, low, high) {  // states are joined by lines; what happens in a step has its height from begin to end of the step
   const rows = track.values ? [track.values] : [track.low, track.high], [a, b] = view();
   let text = "", gap = true;
   for (let i = 0; i < rows[0].length; i++) {
     const begin = startOf(episode, track, i), start = begin + (track.more ? 0 : 0.5), width = Math.max(endOf(episode, track, i) - begin, 1);
     if (start + width < a || start - width > b) continue;
     if (Number.isNaN(rows[0][i])) { gap = true; continue; }
+    if (!track.more && rows.length === 1) {
+      text += `${gap ? "M" : "L"}${xOf(begin).toFixed(1)} ${height(rows[0][i], low, high, 2, 28).toFixed(1)}H${xOf(begin + width).toFixed(1)}`;
+      gap = false;
+      continue;
+    }
     rows.forEach((row, k) => {
       const x = xOf(start + (width - 1) * k / 2), y = height(row[i], low, high, 2, 28);
       const isAlone = gap && rows.length === 1 && !(i + 1 < row.length && !Number.isNaN(row[i + 1]));
       text += `${gap ? "M" : "L"}${x.toFixed(1)} ${y.toFixed(1)}${isAlone ? "h0" : ""}`;
       gap = false;
     });
+  }
+  return text;
+}
+
+function bars(episode, track, low, high) {  // rewards, from 0; of a cell of many steps the lowest and the highest, and 0
+  const [a, b] = view(), [least, most] = track.values ? [track.values, track.values] : [track.low, track.high];
+  let text = "";
+  for (let i = 0; i < least.length; i++) {
+    const [from, to] = [startOf(episode, track, i), endOf(episode, track, i)];
+    if (to < a || from > b || Number.isNaN(least[i])) continue;
+    const wide = xOf(to) - xOf(from), y = (value) => height(value, low, high, 2, 28).toFixed(2);
+    text += `M${xOf(from).toFixed(1)} ${y(Math.max(most[i], 0))}h${Math.max(wide - Math.min(wide / 5, 2), 0.4).toFixed(1)}V${y(Math.min(least[i], 0))}H${xOf(from).toFixed(1)}z`;
   }
   return text;
 }
@@ -100,10 +117,13 @@ function heat(episode, track, low, high, top, bottom) {  // differences as colou
   return cells;
 }
 
-function legend(low, high) {  // of a lane of differences
+function legend(track, low, high) {  // of a lane of differences
+  const values = track.values ?? track.low, known = values.filter((value) => !Number.isNaN(value)).length;
+  const words = known ? `${known} of ${counted(values.length, track.values ? "step" : "cell")}` : "no step can be compared";
+  if (!known || (low === 0 && high === 0)) return element("small", { class: "legend" }, ` ${words}${known ? ", no difference" : ""}`);
   const most = Math.max(-low, high) || 1;
   const scale = element("i", { class: "heat", style: "background:linear-gradient(to right,var(--observations),#0000,var(--rewards))" });
-  return element("small", { class: "legend" }, ` ${show(-most)} `, scale, ` ${show(most)}`);
+  return element("small", { class: "legend" }, ` ${show(-most)} `, scale, ` ${show(most)}`, known < values.length ? `, ${words}` : "");
 }
 
 function rangeOf(track) {  // of the whole track
@@ -153,15 +173,22 @@ function runsOf(steps) {  // neighbouring steps as [first, last]
 function lane(tracks) {  // of one or several tracks, which then share a scale
   const [track] = tracks, pairs = tracks.flatMap((one) => [[shown, one, ""], ...(partner(one) ? [[other, partner(one), "second"]] : [])]);
   const ranges = pairs.map(([, one]) => rangeOf(one)).filter((range) => range[0] <= range[1]);
-  const low = Math.min(...ranges.map((range) => range[0])), high = Math.max(...ranges.map((range) => range[1]));
+  const hasBars = track.hue === "rewards" && !track.band && tracks.length === 1, ends = hasBars && ranges.length ? [0] : [];
+  const low = Math.min(...ends, ...ranges.map((range) => range[0])), high = Math.max(...ends, ...ranges.map((range) => range[1]));
   const each = track.every <= 1 ? "" : track.shares ? `; each column is the shares of ${track.every} steps` : `; each point is the lowest and the highest of ${track.every} steps`;
-  const names = tracks.map((one) => one.label).join(", "), note = track.note ? ` (${track.note})` : "";
-  const svg = element("svg", { viewBox: "0 0 1000 30", preserveAspectRatio: "none", role: "img", "aria-label": `${names}${note}, ${show(low)} to ${show(high)}${each}` });
+  const names = tracks.map((one) => one.label).join(", "), note = noteOf(track), extent = ranges.length ? `${show(low)} to ${show(high)}` : "no numbers";
+  const svg = element("svg", { viewBox: "0 0 1000 30", preserveAspectRatio: "none", role: "img", "aria-label": `${names}${note}, ${extent}${each}` });
   if (shown.lookback) svg.append(element("rect", { class: "before", x: xOf(firstStep(shown)), width: Math.max(xOf(0) - xOf(firstStep(shown)), 0), height: 30 }));
+  const zero = height(0, low, high, 2, 28);
+  if (ranges.length && low <= 0 && high >= 0 && (low < high || hasBars) && !track.band) svg.append(element("line", { class: "zero", x1: 0, x2: 1000, y1: zero, y2: zero }));
   pairs.forEach(([episode, one, kind], i) => {
     if (one.band && tracks.length === 1) {
       const [top, bottom] = pairs.length === 1 ? [3, 27] : i ? [16, 28] : [2, 14];
       svg.append(...(one.band === HEAT ? heat : bands)(episode, one, low, high, top, bottom));
+      return;
+    }
+    if (hasBars && !kind) {
+      svg.append(element("path", { class: "cell bar", d: bars(episode, one, low, high), fill: `var(--${one.hue})` }));
       return;
     }
     const hue = tracks.length > 1 ? `hsl(${(tracks.findIndex((each) => each.label === one.label) * 67 + 215) % 360} 65% 50%)` : `var(--${one.hue})`;
@@ -181,26 +208,48 @@ function lane(tracks) {  // of one or several tracks, which then share a scale
   }
   svg.append(element("rect", { class: "drag", height: 30, width: 0 }), element("line", { class: "cursor", y1: -2, y2: 32 }));
   drags(svg);
-  const name = element("span", { class: "name", style: `color:var(--${track.hue})`, title: names + note + each });
-  tracks.forEach((one, i) => name.append(i ? ", " : "", tracks.length > 1 ? element("i", { style: `color:hsl(${(i * 67 + 215) % 360} 65% 50%)` }, one.label) : one.label));
+  const name = element("span", { class: "name", title: names + note + each });
+  const colour = (one, i) => (tracks.length > 1 ? `hsl(${(i * 67 + 215) % 360} 65% 50%)` : `var(--${one.hue})`);
+  tracks.forEach((one, i) => name.append(i ? ", " : "", element("i", { class: "swatch", style: `background:${colour(one, i)}` }), one.label));
   if (note) name.append(element("small", {}, note));
-  if (track.band === HEAT && tracks.length === 1 && ranges.length) name.append(legend(low, high));
-  const scale = element("span", { class: "scale" }, element("span", {}, ranges.length ? show(high) : ""), element("span", {}, ranges.length && low !== high ? show(low) : ""));
-  const line = element("div", { class: "lane" }, name, join(tracks), element("b", {}), scale, svg);
+  if (track.band === HEAT && tracks.length === 1 ) name.append(legend(track, low, high));
+  const scale = element("span", { class: "scale" }, ...(ranges.length ? [...new Set([high, low])] : []).map((end) => element("span", { title: show(end) }, brief(end))));
+  const line = element("div", { class: "lane" }, name, menu(tracks), element("b", {}), scale, svg);
   line.tracks = tracks;
   return line;
 }
 
-function join(tracks) {  // a button that draws a track in the lane above, or gives each track its own lane again
-  const isJoined = tracks.length > 1;
-  const button = element("button", { type: "button", class: "join", title: isJoined ? "draw each track in its own lane" : "draw in the lane above" }, isJoined ? "split" : "join");
-  button.addEventListener("click", () => {
-    const labels = chosenLanes().map((track) => track.label), at = labels.indexOf(tracks[0].label);
-    state.joined = isJoined ? state.joined.filter((label) => !tracks.some((track) => track.label === label)) : [...state.joined, ...(at > 0 ? [tracks[0].label] : [])];
-    save();
-    drawLanes();
-  });
-  return button;
+function menu(tracks) {  // what can be done with a lane
+  const labels = tracks.map((track) => track.label), list = element("div"), part = element("details", { class: "menu" });
+  const add = (words, change) => {
+    const button = element("button", { type: "button" }, words);
+    button.addEventListener("click", () => { change(); save(); drawLanes(); });
+    list.append(button);
+  };
+  part.append(element("summary", { "aria-label": `menu of ${labels.join(", ")}`, title: "draw with another lane, or hide" }, "⋯"), list);
+  if (tracks.length > 1) add("draw each track in its own lane", () => { state.joined = state.joined.filter((label) => !labels.includes(label)); });
+  else if (chosenLanes()[0] !== tracks[0]) add("draw in the lane above", () => { state.joined = [...state.joined, ...labels]; });
+  add("hide", () => { state.lanes = chosenLanes().map((track) => track.label).filter((label) => !labels.includes(label)); });
+  part.addEventListener("focusout", (event) => { if (!part.contains(event.relatedTarget)) part.open = false; });
+  part.addEventListener("keydown", (event) => { if (event.key === "Escape") { part.open = false; part.querySelector("summary").focus(); event.stopPropagation(); } });
+  return part;
+}
+
+const agentOf = (track) => track.agent ?? null;  // of a game
+
+function noteOf(track) {
+  const notes = track.note ? [track.note] : [];
+  if (track.band === HEAT && track.label.split("/").includes("learner")) notes.push("gaps: learned after the policy had changed");
+  const isFirst = track.hue === "observations" && shown.lanes.find((one) => one.hue === track.hue && agentOf(one) === agentOf(track)) === track;
+  if (isFirst && find("back")) notes.push("as the environment gave it, before connectors");
+  return notes.length ? ` (${notes.join("; ")})` : "";
+}
+
+function openAgent(agent) {  // of a game: its lanes are open, and those of the others are closed
+  const turns = shown.turns ?? [], before = state.agent;
+  state.agent = turns.some((turn) => turn.agent === agent) ? agent : null;
+  if (state.agent !== null) state.closed = turns.map((turn) => turn.agent).filter((one) => one !== agent);
+  else if (before !== null) state.closed = [];
 }
 
 function drags(svg) {  // dragging zooms, a click chooses a step
@@ -255,12 +304,14 @@ function axis() {
   for (const one of findingsOf(state.episode)) mark(one.step, "found", `${one.kind}: ${one.evidence}`);
   const whole = element("button", { type: "button", id: "whole", ...(state.view ? {} : { disabled: "" }) }, "whole");
   whole.addEventListener("click", () => zoom());
-  return element("div", { class: "lane axis" }, element("span", { class: "name" }, "env step"), whole, element("b", {}), rail);
+  return element("div", { class: "lane axis" }, element("span", { class: "name", title: "Step t has the observation that the agent sees, its action, and the reward that follows. After the last step there is one more observation." }, shown.turns ? "env step" : "step"), whole, element("b", {}), rail);
 }
 
 function chosenLanes() {
-  const labels = state.lanes;
-  return labels ? shown.lanes.filter((track) => labels.includes(track.label)) : shown.lanes.slice(0, SHOWN_LANES);
+  const labels = state.lanes, isChosen = (track) => state.agent !== null && agentOf(track) === state.agent;
+  if (labels) return shown.lanes.filter((track) => labels.includes(track.label));
+  const first = new Set([...shown.lanes.filter(isChosen), ...shown.lanes.filter((track) => !isChosen(track))].slice(0, SHOWN_LANES));
+  return shown.lanes.filter((track) => first.has(track));
 }
 
 function lanesOfTracks() {  // lists of tracks, one for each lane
@@ -275,12 +326,14 @@ function lanesOfTracks() {  // lists of tracks, one for each lane
 function groups(lines) {  // lanes by the first part of their path; a group of several can be closed
   const named = new Map();
   for (const line of lines) {
-    const label = line.tracks[0].label, name = label.split(/[/[]/)[0];
+    const [track] = line.tracks, name = agentOf(track) ?? track.label.split(/[/[]/)[0];
     named.set(name, [...(named.get(name) ?? []), line]);
   }
+  const total = (name) => shown.lanes.filter((track) => agentOf(track) === name).length;
   return [...named].map(([name, members]) => {
-    if (members.length === 1) return members[0];
-    const isOpen = !state.closed.includes(name), group = element("details", { class: "group", ...(isOpen ? { open: "" } : {}) }, element("summary", {}, `${name} · ${members.length} lanes`), ...members);
+    const drawn = members.flatMap((line) => line.tracks).length;
+    if (members.length === 1 && !shown.turns) return members[0];
+    const isOpen = !state.closed.includes(name), group = element("details", { class: name === state.agent ? "group current" : "group", ...(isOpen ? { open: "" } : {}) }, element("summary", {}, `${name} · ${shown.turns && total(name) > drawn ? `${drawn} of ` : ""}${counted(shown.turns ? total(name) : members.length, "lane")}`), ...members);
     group.addEventListener("toggle", () => { state.closed = group.open ? state.closed.filter((one) => one !== name) : [...new Set([...state.closed, name])]; });
     return group;
   });
@@ -302,8 +355,15 @@ function turnLanes() {  // of a game: who observes (above) and who acts (below) 
     if (turn.ending !== "ongoing" && turn.ending !== "cut") svg.append(element("path", { class: "ends", d: `M${xOf(last).toFixed(1)} 0v30`, stroke: `var(--${kind})`, "data-step": last }));
     svg.append(element("rect", { class: "drag", height: 30, width: 0 }), element("line", { class: "cursor", y1: -2, y2: 32 }));
     drags(svg);
-    const name = element("span", { class: "name", title: turn.agent }, turn.agent, element("small", {}, ` return ${show(turn.return)}, ${turn.ending}`));
-    const line = element("div", { class: "lane turn" }, name, element("span", {}), element("b", {}), element("span", { class: "scale" }, element("span", {}, "obs"), element("span", {}, "act")), svg);
+    const button = element("button", { type: "button", "aria-pressed": String(turn.agent === state.agent), title: `open the lanes of ${turn.agent} alone` }, turn.agent);
+    button.addEventListener("click", () => {
+      openAgent(turn.agent === state.agent ? null : turn.agent);
+      save();
+      drawLanes();
+      [...document.querySelectorAll("#lanes .turn button")].find((one) => one.textContent === turn.agent).focus();
+    });
+    const name = element("span", { class: "name", title: turn.agent }, button, element("small", {}, ` return ${show(turn.return)}, ${turn.ending}`));
+    const line = element("div", { class: turn.agent === state.agent ? "lane turn current" : "lane turn" }, name, element("span", {}), element("b", {}), element("span", { class: "scale" }, element("span", {}, "obs"), element("span", {}, "act")), svg);
     line.turn = turn;
     return line;
   });
@@ -318,7 +378,7 @@ function picker() {
       save();
       drawLanes();
     });
-    return element("label", { style: `color:var(--${track.hue})` }, box, track.label);
+    return element("label", {}, box, element("i", { class: "swatch", style: `background:var(--${track.hue})` }), track.label);
   });
   const left = shown.left ? [element("p", {}, `${shown.left.toLocaleString("en")} more numbers are not on this page`)] : [];
   const summary = element("summary", {}, `${chosen.size} of ${tracks.length + shown.left} tracks`);
@@ -361,12 +421,32 @@ function firstDifference() {
   close.addEventListener("click", () => { state.other = other = null; save(); drawRows(); draw(); });
   const tolerance = element("input", { type: "number", min: 0, step: "any", value: state.tolerance, "aria-label": "tolerance" });
   tolerance.addEventListener("change", () => { state.tolerance = Math.max(Number(tolerance.value) || 0, 0); save(); draw(); });
-  return [element("p", { id: "difference" }, `compared with ${other.title} (dashed, or below) `, go, " ", element("label", {}, "tolerance ", tolerance), " ", close)];
+  return [element("p", { id: "difference" }, `compared with ${briefId(other.title)} (dashed, or below) `, go, " ", element("label", {}, "tolerance ", tolerance), " ", close)];
 }
 
 function heading(episode) {
+  const name = element("span", { title: episode.title }, briefId(episode.title ?? ""));
+  if (episode.ending === undefined) return element("h2", {}, name);
   const words = `${counted(episode.length, "step")}, return ${show(episode.return)}${episode.started ? `, from t ${episode.started}` : ""}, `;
-  return element("h2", {}, episode.title, element("small", {}, words, element("i", { class: kindOf(episode.ending) }, episode.ending)));
+  return element("h2", {}, name, element("small", {}, words, element("i", { class: kindOf(episode.ending) }, episode.ending)));
+}
+
+function learnedIn() {  // the updates of the run that learned from the episode
+  const { updates, extent } = shown;
+  if (!find("back") || !extent) return [];
+  if (!extent.length) return [element("p", { id: "learned" }, "Which updates learned from it is not recorded; train with --explain.")];
+  const sums = new Map();
+  for (const [update, module, num, agent] of updates) {
+    const key = JSON.stringify([update, module]), before = sums.get(key) ?? { num: 0, agents: [] };
+    sums.set(key, { num: before.num + num, agents: agent === undefined ? [] : [...before.agents, agent] });
+  }
+  if (!sums.size) return [element("p", { id: "learned" }, `None of the updates ${extent.join(" to ")} learned from it.`)];
+  const run = location.pathname.split("/").at(-3), links = [...sums].map(([key, { num, agents }]) => {
+    const [update, module] = JSON.parse(key), query = module ? `?${new URLSearchParams({ module })}` : "";
+    return [element("a", { href: `../../../updates/${run}/${update}${query}` }, `update ${update}`), ` (${counted(num, "step")}${agents.length ? ` of ${agents.join(", ")}` : ""})`];
+  });
+  const left = links.length - MOST_UPDATES, shownLinks = links.slice(-MOST_UPDATES).flatMap((link, i) => (i ? [", ", ...link] : link));
+  return [element("p", { id: "learned" }, left > 0 ? `Learned from by ${links.length} of the updates ${extent.join(" to ")}, last by ` : "Learned from by ", ...shownLinks)];
 }
 
 function draw() {
@@ -392,7 +472,7 @@ function draw() {
   const empty = shown.lanes.length ? [] : [element("p", {}, "This episode has no steps and no numbers.")];
   const keys = element("details", { id: "keys" }, element("summary", {}, "keys"), element("p", {}, KEYS));
   const stage = element("div", { id: "stage" }, pictures, scrub, element("div", { id: "axis" }));
-  panel.replaceChildren(heading(shown), ...firstDifference(), ...conversation(), stage, ...empty, element("div", { id: "lanes" }), picker(), keys, ...turns());
+  panel.replaceChildren(heading(shown), ...learnedIn(), ...firstDifference(), ...conversation(), stage, ...empty, element("div", { id: "lanes" }), picker(), keys, ...turns());
   drawLanes();
 }
 

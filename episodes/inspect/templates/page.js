@@ -1,7 +1,7 @@
 // The page: its state, which is in the address too, the choice of episodes, the keyboard, and the server if there is one.
 
 const live = document.body.dataset.live === "yes";
-const state = { filter: "", ending: "", sort: null, down: false, episode: null, other: null, step: 0, view: null, lanes: null, joined: [], closed: [], tolerance: 0, speed: 20, loop: false };
+const state = { stepOfAgent: null, filter: "", ending: "", sort: null, down: false, isListed: true, episode: null, other: null, agent: null, step: 0, view: null, lanes: null, joined: [], closed: [], tolerance: 0, speed: 20, loop: false };
 const blocks = new Map();  // decoded blocks of the episodes in this file, by index
 let version = null;
 let requests = 0;
@@ -39,7 +39,7 @@ function save() {  // browsers limit how often the address may change
 function saveNow() {
   const parts = {
     filter: state.filter, ending: state.ending, sort: state.sort ? `${state.down ? "-" : ""}${state.sort}` : "", episode: keyText(state.episode),
-    other: keyText(state.other), step: state.step || "", view: state.view?.join(",") ?? "", lanes: state.lanes ? JSON.stringify(state.lanes) : "",
+    list: state.isListed && state.episode ? "yes" : "", other: keyText(state.other), agent: shown?.turns && state.agent ? state.agent : "", step: state.step || "", view: state.view?.join(",") ?? "", lanes: state.lanes ? JSON.stringify(state.lanes) : "",
     joined: state.joined.length ? JSON.stringify(state.joined) : "", tolerance: state.tolerance || "",
   };
   const query = new URLSearchParams(Object.entries(parts).filter(([, value]) => value !== ""));
@@ -55,7 +55,9 @@ function load() {
     view: numbers.length === 2 && numbers[0] < numbers[1] ? numbers : null, lanes: listFrom(query.get("lanes")),
     joined: listFrom(query.get("joined")) ?? [], tolerance: Math.max(Number(query.get("tolerance")) || 0, 0),
   });
+  state.agent = query.get("agent");
   if (query.has("id")) findStep(query.get("id"), Number(query.get("t")), query.get("agent"));
+  state.isListed = query.get("list") === "yes" || rowOf(state.episode) < 0;  // a link to an episode folds the table
   find("words").value = state.filter;
   find("ending").value = state.ending;
 }
@@ -96,7 +98,7 @@ async function fetchFindings() {
 
 async function episodeOf(key) {
   const row = rowOf(key), { columns } = table;
-  const facts = row < 0 ? { title: key.id, length: 0, return: NaN, ending: "cut", started: key.t } : { title: key.id, length: columns.length[row], return: columns.return[row], ending: columns.ending[row], started: key.t };
+  const facts = row < 0 ? { title: key.id, length: 0, started: key.t } : { title: key.id, length: columns.length[row], return: columns.return[row], ending: columns.ending[row], started: key.t };
   const missing = { ...facts, lookback: 0, lanes: [], texts: [], cameras: [], left: 0 };
   if (live) return (await fetchEpisode(key, null)) ?? { ...missing, isMissing: isLost ? "The server is gone." : "The data set does not have this episode any more." };
   if (row < 0) return { ...missing, isMissing: "This page does not have this episode." };
@@ -127,9 +129,26 @@ async function chooseKey(key, isOther = false) {
   else [shown, other] = [episode, null];
   const turn = !isOther && state.stepOfAgent && shown.turns?.find((one) => one.id === state.stepOfAgent.id);
   if (turn) state.step = turn.observed[state.stepOfAgent.t - turn.first] ?? 0;
+  const isLinked = state.stepOfAgent !== null;
   state.stepOfAgent = null;
+  if (!isOther) openAgent(turn ? turn.agent : state.agent);
   draw();
+  if (isLinked) document.querySelector(".group.current > summary")?.scrollIntoView({ block: "nearest" });
   save();
+}
+
+function drawPlace() {  // in place of the table, where the episode is in it
+  const at = order.indexOf(rowOf(state.episode)), noun = table.columns.num_agents ? "game" : "episode";
+  document.body.classList.toggle("focused", !state.isListed);
+  const step = (to, words) => {
+    const button = element("button", { type: "button", "data-to": words, ...(at < 0 || order[to] === undefined ? { disabled: "" } : {}) }, words);
+    button.addEventListener("click", () => { follow(order[to]); find("place").querySelector(`[data-to=${words}]`)?.focus(); });
+    return button;
+  };
+  const all = element("button", { type: "button" }, `all ${noun}s`);
+  all.addEventListener("click", () => { state.isListed = true; save(); drawRows(); reveal(rowOf(state.episode)); find("rows").focus(); });
+  const words = at < 0 ? "" : `${noun} ${(at + 1).toLocaleString("en")} of ${order.length.toLocaleString("en")}`;
+  find("place").replaceChildren(element("span", {}, words), step(at - 1, "previous"), step(at + 1, "next"), all);
 }
 
 function follow(row) {
@@ -157,6 +176,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") zoom();
 });
 
+find("fold").addEventListener("click", () => { state.isListed = false; save(); drawRows(); find("place").querySelector("button:last-child").focus(); });
 find("rows").addEventListener("scroll", () => requestAnimationFrame(drawRows));
 find("filters").addEventListener("submit", (event) => event.preventDefault());
 for (const [id, name] of [["words", "filter"], ["ending", "ending"]]) {
@@ -193,8 +213,10 @@ async function poll() {
       refresh(message);
     }
     isLost = false;
-    find("live").className = "";
-    find("live").textContent = "live";
+    const { status } = table;  // of the run of the episodes, as its own page shows it
+    find("live").className = typeof status !== "string" || status === "running" ? "" : "ended";
+    find("live").textContent = typeof status !== "string" ? "live" : status === "running" ? "running" : isEnded(status) ? "ended" : "not known to be running";
+    find("live").title = status ?? "";
   } catch {
     isLost = true;
     find("live").className = "lost";

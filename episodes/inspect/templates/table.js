@@ -103,6 +103,7 @@ function drawHeads() {
 }
 
 function drawRows() {
+  drawPlace();
   const box = find("rows"), names = shownColumns(), chosen = rowOf(state.episode), other = rowOf(state.other);
   const first = Math.max(0, Math.min(Math.floor(box.scrollTop / ROW_HEIGHT) - 10, order.length - 1));
   const rows = order.slice(first, first + Math.ceil(box.clientHeight / ROW_HEIGHT) + 30);
@@ -112,7 +113,8 @@ function drawRows() {
     const cells = names.map((name) => {
       const value = table.columns[name][row];
       const kind = name === "ending" ? kindOf(value) : typeof value === "string" ? "text" : "";
-      return element("td", { class: kind, title: name === "id" ? value : undefined }, show(value));
+      const isText = typeof value === "string";
+      return element("td", { class: kind, title: isText ? value : undefined }, isText ? briefId(value) : show(value));
     });
     const line = element("tr", { id: `row-${row}`, "aria-selected": String(row === chosen), class: row === other ? "other" : "" }, ...cells);
     line.addEventListener("click", (event) => {
@@ -129,6 +131,11 @@ function reveal(row) {  // scroll so that a row is visible
   if (at < 0) return;
   if (at < box.scrollTop) box.scrollTop = at;
   if (at + ROW_HEIGHT + head > box.scrollTop + box.clientHeight) box.scrollTop = at + ROW_HEIGHT + head - box.clientHeight;
+}
+
+function brief(value) {  // at most 8 characters, if few digits say about the same
+  const texts = [show(value), ...[3, 2].map((digits) => String(Number(value.toPrecision(digits)))), value.toExponential(1)];
+  return texts.find((text) => text.length <= 8) ?? texts.at(-1);
 }
 
 // --- charts of all episodes ---------------------------------------------------------------------------------------
@@ -172,7 +179,12 @@ function chart(title, values) {  // returns or lengths in the order of the table
   });
   const count = order.length - odd, mean = count ? `mean ${show(sum / count)}, ` : "", range = least > most ? "none" : least === most ? show(least) : `${show(least)} … ${show(most)}`;
   const words = `${mean}${range}${odd ? `, ${odd.toLocaleString("en")} not finite` : ""}`;
-  return element("div", { class: "chart" }, element("h2", {}, title, element("span", {}, words)), svg);
+  const noun = table.columns.num_agents ? "game" : "episode", isKnown = low <= high;
+  const heights = isKnown ? [...new Set([high, low])].map((value) => element("span", { style: `top:${yAt(value)}px`, title: show(value) }, brief(value))) : [];
+  const places = num ? [...new Set([1, num])].map((n) => element("span", { style: `left:${xAt(n - 1) / 6}%` }, n === 1 ? `${noun} 1` : n.toLocaleString("en"))) : [];
+  const plot = element("div", { class: "plot" }, element("div", { class: "heights" }, ...heights), svg, element("div", { class: "places" }, ...places));
+  if (isKnown && low < 0 && high > 0) svg.prepend(element("line", { class: "grid", x1: 0, x2: 600, y1: yAt(0), y2: yAt(0) }));
+  return element("div", { class: "chart" }, element("h2", {}, title, element("span", {}, words)), plot);
 }
 
 function density(svg, values, isChosen, low, high) {  // how many of the chosen episodes are in each cell; the share of each ending is a part of its width
@@ -263,12 +275,13 @@ function drawDoctor() {
   }
   const items = findings.rows.map((one) => {
     const rows = one.id === null ? [] : rowsOf(one.id);
-    const place = element(rows.length ? "button" : "span", rows.length ? { type: "button" } : {}, one.id === null ? "" : `${one.id}${one.step === null ? "" : `, step ${one.step}`}`);
+    const place = element(rows.length ? "button" : "span", rows.length ? { type: "button" } : {}, one.id === null ? "" : `${briefId(one.id)}${one.step === null ? "" : `, step ${one.step}`}`);
+    if (one.id !== null) place.title = one.id;
     if (rows.length) place.addEventListener("click", async () => { reveal(rows[0]); [state.step, state.stepOfAgent] = table.columns.num_agents ? [0, { id: one.id, t: one.step ?? 0 }] : [one.step ?? 0, null]; await choose(rows[0]); find("episode").focus(); });
     const times = one.times > 1 ? ` (${one.times.toLocaleString("en")} times)` : "";
     return element("li", {}, element("b", {}, one.kind), " ", place, ` ${one.evidence}${times}`, element("small", {}, `${one.harm}. To do: ${one.advice}.`));
   });
   const summary = element("summary", {}, `doctor: ${findings.rows.length ? counted(findings.rows.length, "finding") : "no findings"} in ${findings.extent}`);
-  const ofRun = find("back") ? [element("p", { class: "note" }, "The doctor checks the episodes only. What stands out in the updates of the run is above its curves.")] : [];
+  const ofRun = find("back") ? [element("p", { class: "note" }, "The doctor checks the episodes only. See ", element("a", { href: "../../../#findings" }, "what stands out in the updates of the run"), ".")] : [];
   find("doctor").replaceChildren(element("details", findings.rows.length ? { open: "" } : {}, summary, element("ul", {}, ...items)), ...ofRun);
 }

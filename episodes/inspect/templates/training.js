@@ -263,7 +263,7 @@ function ages() {  // of the last row of each run, and how many runs go on
     cell.textContent = runs[i].age === null ? "no files yet" : duration(Math.round(runs[i].age + passed));
   });
   const ongoing = runs.filter((run) => run.status === "running").length;
-  const ended = runs.filter((run) => run.status && !["running", "running or killed", "not begun"].includes(run.status)).length;
+  const ended = runs.filter((run) => isEnded(run.status)).length;
   find("live").className = ongoing ? "" : "ended";
   find("live").textContent = ongoing ? `${ongoing} running` : ended === runs.length ? "ended" : "no run is known to be running";
 }
