@@ -505,8 +505,9 @@ class SingleAgentEnvRunner(EnvRunner):
         call, sink = self._call, self._recordings.sink
         act = self._random_actions if call.random_actions else self._policy_actions
         sink.policy_version = None if call.random_actions else self._policy_version
-        sink.acting_pipeline = getattr(self.env_to_module, "acting_pipeline", None)  # unknown for other pipelines
-        call.rewrites = self.env_to_module.rewrites
+        pipeline = self.env_to_module
+        sink.acting_pipeline = getattr(pipeline, "acting_pipeline", None)  # unknown for other pipelines
+        call.rewrites = pipeline.rewrites
         if call.explore and self.num_envs == 1 and isinstance(sink, ReplayRecorder) and not sink.keys:
             call.random_share = random_action_probability_of(self.policy)
         try:
