@@ -855,7 +855,7 @@ PAIR = spaces.Dict(a=spaces.Discrete(3), b=spaces.Box(0, 5, (2,)))
 ANY_KIND: dict[str, Any] = {
     "Box": spaces.Box(0, 5, (2,)),
     "Discrete": spaces.Discrete(3, start=-1),
-    "MultiDiscrete": spaces.MultiDiscrete([[3, 4], [2, 5]], start=[[1, -9], [0, 100]]),
+    "MultiDiscrete": spaces.MultiDiscrete(np.array([[3, 4], [2, 5]]), start=np.array([[1, -9], [0, 100]])),
     "MultiBinary": spaces.MultiBinary((2, 3)),
     "Text": spaces.Text(4),
     "Dict": PAIR,
