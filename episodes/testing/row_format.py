@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from episodes.testing.contract import brief
-from episodes.tracks.space_kinds import SpaceKind, bounds_of, kind_of, map_items, parts_of
+from episodes.tracks.space_kinds import SpaceKind, bounds_of, contains, kind_of, map_items, parts_of
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -49,7 +49,7 @@ def check_item(space: gym.Space, item: Any, name: str, broken: Broken, **place: 
     if kind.is_nested:
         for key, part in parts_of(space).items():
             check_item(part, item[key], f"{name}[{key!r}]", broken, **place)
-    elif not space.contains(np.asarray(item) if kind.is_array else item):
+    elif not contains(space, np.asarray(item) if kind.is_array else item):
         value = (
             f"{item!r}" if np.size(item) <= 8 else f"{brief(np.asarray(item))} from {np.min(item)} to {np.max(item)}"
         )

@@ -94,6 +94,18 @@ def rejected_space(where: str, space: gym.Space | None, allowed: str, advice: st
     return InvalidArgument(f"{where}: the space {space} is given, {allowed} is allowed; {advice}")
 
 
+def contains(space: gym.Space, item: object) -> bool:
+    """Return whether an item is in a space. An item that `space.contains` cannot compare is not.
+
+    >>> contains(spaces.Sequence(spaces.Dict(a=spaces.Discrete(3)), stack=True), {})
+    False
+    """
+    try:
+        return bool(space.contains(item))
+    except Exception:  # Gymnasium's spaces raise errors of many kinds for items of another type, and so may a user's
+        return False
+
+
 def is_nested(space: gym.Space | None) -> TypeGuard[spaces.Dict | spaces.Tuple]:
     """Return True for `Dict` and `Tuple` spaces, whose items are dicts and tuples of the items of other spaces."""
     return kind_of(space).is_nested

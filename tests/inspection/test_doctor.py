@@ -19,8 +19,10 @@ from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.command.app import app
 from episodes.errors import InvalidArgument
 from episodes.inspect import examine
+from episodes.inspect.doctor.checks import _space_mismatches
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.tokens import Conversation
+from episodes.tracks.space_kinds import contains
 from tests.inspection.data import write
 
 
@@ -847,3 +849,35 @@ def test_findings_of_numbers_name_each_track(source: str, tmp_path: Path) -> Non
         "observation/eye": ("not_finite", 1, 3),
         "reward": ("not_finite", 1, 1),
     }
+
+
+PAIR = spaces.Dict(a=spaces.Discrete(3), b=spaces.Box(0, 5, (2,)))
+ANY_KIND: dict[str, Any] = {
+    "Box": spaces.Box(0, 5, (2,)),
+    "Discrete": spaces.Discrete(3, start=-1),
+    "MultiDiscrete": spaces.MultiDiscrete(np.array([[3, 4], [2, 5]]), start=np.array([[1, -9], [0, 100]])),
+    "MultiBinary": spaces.MultiBinary((2, 3)),
+    "Text": spaces.Text(4),
+    "Dict": PAIR,
+    "Tuple": spaces.Tuple([spaces.Discrete(2), PAIR]),
+    "Sequence": spaces.Sequence(PAIR),
+    "stacked Sequence": spaces.Sequence(PAIR, stack=True),
+    "Graph": spaces.Graph(spaces.Box(0, 5, (2,)), spaces.Discrete(3)),
+    "OneOf": spaces.OneOf([PAIR, spaces.Text(3)]),
+}
+STRANGE = [None, 5.5, "a word", {}, {"a": np.zeros(1, int)}, (), (7,), np.zeros((2, 9)), np.array(["a"]), object()]
+
+
+@pytest.mark.parametrize("kind", ANY_KIND)
+def test_items_of_other_types_than_their_space_are_outside(kind: str) -> None:
+    """Also where Gymnasium's own `contains` raises an error."""
+    space, num_raised = ANY_KIND[kind], 0
+    for item in STRANGE:
+        try:
+            expected = space.contains(item)
+        except Exception:
+            expected, num_raised = False, num_raised + 1
+        assert contains(space, item) == expected
+        assert (not [*_space_mismatches(space, item, "observation")]) == expected, item
+    assert all(contains(space, space.sample()) for _ in range(5))
+    assert num_raised or "stacked" not in kind

@@ -16,7 +16,7 @@ from episodes.inspect.doctor.finding import Finding, Place, gather_findings
 from episodes.inspect.doctor.trial import Trial, array_of, digest, exceeds_bounds
 from episodes.tracks import nested
 from episodes.tracks.ragged import RaggedKind
-from episodes.tracks.space_kinds import SpaceKind, bounds_of, kind_of, parts_of
+from episodes.tracks.space_kinds import SpaceKind, bounds_of, contains, kind_of, parts_of
 
 if TYPE_CHECKING:
     from episodes.data_types import Space
@@ -98,7 +98,7 @@ def _space_mismatches(space: Any, item: Any, path: str) -> Iterator[tuple[str, s
     elif kind is SpaceKind.SEQUENCE and isinstance(item, np.ndarray):  # an item of a ragged track
         for value in item:
             yield from _space_mismatches(space.feature_space, value, path)
-    elif type(space) is not spaces.Space and not space.contains(item):
+    elif type(space) is not spaces.Space and not contains(space, item):
         yield "outside_space", f"{path} is {item!r}, and its space {space}"[:200], path
 
 
