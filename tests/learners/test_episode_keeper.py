@@ -108,16 +108,17 @@ def test_keeper_chooses_random_episodes_evenly(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a writer dropped before its `with`
 def test_keeper_works_on_after_an_interrupted_write(error: type[BaseException], tmp_path: Path) -> None:
-    writing = ("/episodes/storage/", "/trainers/")
-    for at in np.geomspace(20, 12_000, 12).astype(int).tolist():
-        keeper = EpisodeKeeper(tmp_path / str(at), per_hour=1e9)  # each sample is written
-        samples = [chunks_of(f"e{n}", float(n), 2, 0) for n in range(3)]
+    samples, num_seen = [chunks_of(f"e{n}", float(n), 2, 0) for n in range(3)], 0
+    for share in (2.0, 0.1, 0.4, 0.7, 0.78, 0.8, 0.82, 0.84, 0.97):  # at the first, the write is complete
+        keeper = EpisodeKeeper(tmp_path / str(share), per_hour=1e9)  # each sample is written
         consider = partial(keeper.on_collect, SimpleNamespace(num_steps=0))
-        interrupted = Breaking(error, at, rooms=writing).run(partial(consider, samples[0]))
+        breaking = Breaking(error, int(share * num_seen) or -1, rooms=("/episodes/storage/", "/trainers/"))
+        interrupted = breaking.run(partial(consider, samples[0]))
+        num_seen = num_seen or breaking.num_seen
         for sample in samples[1:]:
             consider(sample)
         keeper.close()
-        ids = [episode.id_ for episode in EpisodeDataset(tmp_path / str(at))]
+        ids = [episode.id_ for episode in EpisodeDataset(tmp_path / str(share))]
         assert sorted(ids)[-2:] == ["e1", "e2"]
         assert len(set(ids)) == len(ids)
         assert interrupted or len(ids) == 3
