@@ -475,7 +475,9 @@ class ReplayRecorder:
         if self._staged.classified.newest is None and not self._is_current:
             return  # nothing was recorded
         ids, table = np.full(self.num_envs, "", "U32"), self._ring.table
-        custom_data = {env: data for env, (_, data) in self._staged.unstarted.items()}
+        custom_data: dict[int, dict[str, Any]] = {}
+        for env, (id_, data) in self._staged.unstarted.items():  # hooks know their ids
+            ids[env], custom_data[env] = id_, data
         if self.is_reset:
             for env in np.flatnonzero(self._staged.tails.previous != NONE).tolist():
                 entry = int(self._staged.tails.entries[env])

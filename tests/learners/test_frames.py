@@ -129,6 +129,13 @@ def mixed(runner: Any) -> None:
     sample_steps(runner)
 
 
+def in_turns(runner: Any) -> None:
+    """Hand episodes of a buffer over to packs after each number of rows, also right after a reset."""
+    for rows in range(3, 9):
+        runner.sample_into(EpisodeReplayBuffer(100), num_timesteps=3 * rows, random_actions=True)
+        runner.sample(num_timesteps=24, random_actions=True)
+
+
 class Seen:
     """Hook that notes the facts of the last observation of each episode."""
 
@@ -143,7 +150,7 @@ class Seen:
 @pytest.mark.parametrize(
     ("kind", "way"),
     [
-        *((kind, way) for kind in VECTORS for way in (sample_steps, sample_episodes, sample_into, mixed)),
+        *((kind, way) for kind in VECTORS for way in (sample_steps, sample_episodes, sample_into, mixed, in_turns)),
         *((kind, way) for kind in GAMES for way in (sample_steps, sample_episodes)),
     ],
 )
