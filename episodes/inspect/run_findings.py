@@ -19,6 +19,7 @@ from episodes.inspect.update_explanation import (
     AGREES,
     FAR,
     LOSS,
+    TOKEN,
     correlation,
     ratio_distances,
     step_columns,
@@ -111,7 +112,7 @@ class RunFinding:
     @property
     def column(self) -> str:
         """Name of the number in `course`, as the head of the table has it."""
-        return self.measure.replace("_", " ")
+        return self.measure.replace(" - ", " minus ").replace("_", " ")
 
     def shown_in(self, update: int | None) -> str:
         """Return the number of an update in `course` as text, with the row of the table that has it, or "" if there is
@@ -119,8 +120,7 @@ class RunFinding:
         """
         for one in self.course:
             if one.update == update:
-                row = ", ".join(f"{name} {brief_id(cell)}" for name, cell in one.row.items())
-                return f"{self.column} {text_of(self.measure, one.value)} of {row}"
+                return f"{self.column} {text_of(self.measure, one.value)} {one.words}"
         return ""
 
 
@@ -203,13 +203,16 @@ def examine_run(run: str | Path) -> RunFindings:
     for module, (updates, columns) in pools.items():
         places += [(update, module) for update in updates]
         extent.append(
-            f"updates {updates[0]} to {updates[-1]}" + f" of {module}" * bool(module) + f", {len(columns['t']):,} steps"
+            f"updates {updates[0]} to {updates[-1]}"
+            + f" of {module}" * bool(module)
+            + f", {len(columns['t']):,} {_unit(columns)}"
         )
         findings += _of_updates(columns, module, algorithm, data)
         notes += _equal_targets(columns, module, data)
         names |= columns.keys()
     for name, dataset in data.items():
         found, words = _of_data(name, dataset, LOGP_DIFFERENCE not in names)
+        words = words.replace(" steps", " turns", 1) if TOKEN in names else words
         findings += found
         notes += _equal_ends(name, dataset)
         extent.append(f"{name}: {words}")
@@ -294,6 +297,13 @@ def _missing_measurements(
             )
     if names and "first_value" not in names:
         yield f"values, which {algorithm or 'the algorithm'} does not have; endings are checked in episodes"
+
+
+def _unit(columns: Columns) -> str:
+    """Return what the rows of updates are, as text."""
+    if TOKEN in columns:
+        return "sampled tokens"
+    return "steps" if all(agent is None for agent in columns["agent"].tolist()) else "agent steps"
 
 
 def _gamma_of(run: StoredRun, modules: Iterable[str]) -> float | None:
@@ -725,7 +735,13 @@ def _of_data(name: str, dataset: EpisodeDataset, compares_tokens: bool) -> tuple
     ]
     if compares_tokens:
         findings += _tokens_of_data(name, dataset)
-    return findings, f"{counted(len(dataset), 'episode')}, {problems.extent}"
+    agents = dataset.metadata.get("agent_id")
+    is_game = agents is not None and any(agent is not None for agent in agents.tolist())
+    episodes = counted(len(dataset), "episode") + " of single agents" * is_game
+    return (
+        findings,
+        f"{episodes}, {problems.extent.replace(' steps', ' agent steps', 1) if is_game else problems.extent}",
+    )
 
 
 def _step_of(dataset: EpisodeDataset, episode: Any, t: int | None) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
@@ -23,10 +24,11 @@ from episodes.inspect.update_explanation import chunks_by_id, explain_update, pa
 from episodes.storage.ledger import LedgerReader
 from episodes.storage.ledger.difference import Difference, difference
 
+_RANDOM_ID = re.compile(r"\b[0-9a-f]{32}(?![0-9a-f])")
 Links = Callable[[RunFinding], list[tuple[str, str, str]]]
 CHART_WIDTH, CHART_HEIGHT = 420, 100  # of the numbers of a finding
 LEFT, RIGHT, TOP, BOTTOM = 64, 4, 10, 20  # from its edges to its axes
-BAR, CHOSEN_BAR = "#d97706", "#92400e"
+BAR, MARKED_BAR = "#c2650a", "currentColor"
 
 
 def stands_out_html(
@@ -99,7 +101,7 @@ def divergence_html(first: Difference | None, names: tuple[str, str]) -> Markup:
         f'<figure class="divergence" data-update="{first.update}" data-cause="{first.cause}"><figcaption>'
         f"<b>{escape(a)}</b> and <b>{escape(b)}</b>: {escape(words)}</figcaption>"
         f'<div class="parting" role="img" aria-label="{escape(words)}"><i style="width:{share:.2f}%"></i></div>'
-        f"<small>{escape(str(first)).replace(chr(10), '<br>')}</small></figure>"
+        f"<small>{escape(_RANDOM_ID.sub(lambda id_: id_[0][:8], str(first))).replace(chr(10), '<br>')}</small></figure>"
     )
 
 
@@ -123,7 +125,7 @@ def course_html(one: RunFinding, address: Callable[[int], str] | None = None) ->
     for i, row in enumerate(one.course):
         length = max(abs(row.value) * tall, 1.0)
         top = zero - length if row.value >= 0 else zero
-        colour = CHOSEN_BAR if row.update == one.update else BAR
+        colour = MARKED_BAR if row.update == one.update else BAR
         shape = (
             f'<rect x="{LEFT + i * width:.1f}" y="{top:.1f}" width="{max(width - 1, 0.5):.1f}" '
             f'height="{length:.1f}" fill="{colour}"/>'
@@ -146,15 +148,14 @@ def course_html(one: RunFinding, address: Callable[[int], str] | None = None) ->
         f'<text x="{CHART_WIDTH - RIGHT}" y="{CHART_HEIGHT - 5}" text-anchor="end">{last}</text>'
     )
     line = f'<line x1="{LEFT}" x2="{CHART_WIDTH}" y1="{zero:.1f}" y2="{zero:.1f}" stroke="currentColor"/>'
-    rows = {tuple(row.row.items()) for row in one.course}
-    name = ", ".join(f"{key} {cell}" for key, cell in rows.pop()) if len(rows) == 1 else ""
-    words = f"{one.column} of {clipped(name, 60)}" if name else f"largest {one.column} of one {_kind_of_rows(one)}"
-    dark = "; the dark bar is the clearest" if one.update is not None else ""
+    rows = {row.words for row in one.course}
+    words = f"{one.column} {rows.pop()}" if len(rows) == 1 else f"largest {one.column} of one {_kind_of_rows(one)}"
+    marked = f"; update {one.update} is marked" if any(row.update == one.update for row in one.course) else ""
     return (
         f'<svg class="course" width="{CHART_WIDTH}" viewBox="0 0 {CHART_WIDTH} {CHART_HEIGHT}" role="group" '
         f'aria-label="{escape(words)}" font-size="11" fill="currentColor" '
         f'style="max-width:100%;height:auto;display:block">{"".join(bars)}{line}{axis}{ends}</svg>'
-        f"<small>{escape(words)}, by update{dark}.</small>"
+        f"<small>{escape(words)}, by update{marked}.</small>"
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from episodes.inspect.formatting import brief_id
 from episodes.inspect.update_explanation import time_ranges
 
 Columns = Mapping[str, np.ndarray]
@@ -26,6 +27,14 @@ class UpdateRow:
     update: int
     row: Mapping[str, str]
     value: float
+
+    @property
+    def words(self) -> str:
+        """The row as text, such as "of worker 2"."""
+        if "time" in self.row:
+            return f"at t={self.row['time']}"
+        turn = f"turn {self.row['t']} of " if "t" in self.row else ""
+        return "of " + turn + ", ".join(f"{name} {brief_id(cell)}" for name, cell in self.row.items() if name != "t")
 
 
 def mean_of_known(numbers: np.ndarray) -> float:

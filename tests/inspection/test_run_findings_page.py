@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from episodes.inspect.formatting import number
 from episodes.inspect.run_findings import RunFinding
-from episodes.inspect.run_findings_page import CHOSEN_BAR, course_html, divergence_html
+from episodes.inspect.run_findings_page import MARKED_BAR, course_html, divergence_html
 from episodes.inspect.update_rows import UpdateRow
 from episodes.storage.ledger.difference import Difference
 from tests.inspection.test_page import WITH_BROWSER, Tab, browser, served, tab
@@ -55,9 +55,9 @@ def test_page_leads_from_a_finding_to_the_agent_that_shows_it(tmp_path: Path, ta
 def test_bars_of_a_finding_read_with_their_axis_are_its_numbers(values: list[float], update: int) -> None:
     course = [UpdateRow(n, {"agent": "<b>"}, value) for n, value in enumerate(values, 1)]
     html = course_html(RunFinding("a", "b", "c", update, measure="size", course=course), lambda n: f"u{n}")
-    bars = re.findall(r'href="u(\d+)".*? y="([-\d.]+)".*? height="([\d.]+)" fill="(#\w+)"', html)
+    bars = re.findall(r'href="u(\d+)".*? y="([-\d.]+)".*? height="([\d.]+)" fill="([#\w]+)"', html)
     assert [int(number) for number, *_ in bars] == list(range(1, len(values) + 1))
-    assert [int(number) for number, *_, colour in bars if colour == CHOSEN_BAR] == [update] * (update <= len(values))
+    assert [int(number) for number, *_, colour in bars if colour == MARKED_BAR] == [update] * (update <= len(values))
     zero = float(re.findall(r'y1="([\d.]+)"', html)[0])
     heights = {
         float(text): float(y) - 4 for y, text in re.findall(r'y="([\d.]+)" text-anchor="end">([^<]+)<', html)[:-1]

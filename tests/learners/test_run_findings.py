@@ -288,7 +288,8 @@ def test_time_limit_stored_as_an_end_is_one_finding_with_its_step(tmp_path: Path
     assert "training: 8 of 8 episodes end by termination after exactly 40 steps" in finding.text
     (alone,) = examine_run(
         write(
-            tmp_path / "alone" / "training", [made(policy_of(), f"e{i}", np.ones(40) + i / 100, **facts) for i in range(8)]
+            tmp_path / "alone" / "training",
+            [made(policy_of(), f"e{i}", np.ones(40) + i / 100, **facts) for i in range(8)],
         ).parent
     )
     assert (alone.kind, alone.t) == ("time_limit_terminates", 39)

@@ -12,6 +12,10 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
+function briefId(id) {  // of 32 random hexadecimal digits the first 8; what follows them stays
+  return /^[0-9a-f]{32}(?![0-9a-f])/.test(id) ? id.slice(0, 8) + id.slice(32) : id;
+}
+
 function show(value) {
   if (value === null || value === undefined) return "";
   if (typeof value !== "number") return String(value);
