@@ -25,7 +25,6 @@ from episodes.inspect.update_explanation import (
     step_columns,
     stored_episodes,
     text_of,
-    time_ranges,
 )
 from episodes.inspect.update_rows import UpdateRow, mean_of_known, strongest, strongest_rows, strongest_step
 from episodes.storage import EpisodeDataset
@@ -120,7 +119,9 @@ class RunFinding:
         """
         for one in self.course:
             if one.update == update:
-                return f"{self.column} {text_of(self.measure, one.value)} {one.words}"
+                numbers = one.parts or {self.measure: one.value}
+                shown = (f"{name.replace('_', ' ')} {text_of(name, value)}" for name, value in numbers.items())
+                return f"{', '.join(shown)} {one.words}"
         return ""
 
 
@@ -601,14 +602,11 @@ def _values_at_limit(
     value, target = (float(columns[name][is_last].mean()) for name in ("first_value", "value_target"))
     if excess <= noise or max(abs(target), abs(rest.mean())) >= 0.5 * abs(value):  # or values are not learned yet
         return
-    sign = int(np.sign(here.mean()))
-    course = strongest_rows(all_columns, "time", lambda rows: mean_of_known(all_errors[rows]), is_end, sign)
+    sign, parts = int(np.sign(here.mean())), ("first_value", "value_target")
+    course = strongest_rows(all_columns, "time", lambda rows: mean_of_known(all_errors[rows]), is_end, sign, parts)
     shown = strongest_step(all_columns, np.where(is_end, sign * all_errors, np.nan), data)
     best = strongest(course, sign)
-    is_best = all_columns["update"] == best.update
-    is_row = is_best.copy()
-    is_row[is_best] = np.array(time_ranges(all_columns["t"][is_best], has_last=True)) == best.row["time"]
-    value, target = (mean_of_known(all_columns[name][is_row]) for name in ("first_value", "value_target"))
+    value, target = (best.parts[name] for name in parts)
     yield RunFinding(
         "value_at_limit",
         f"{len(ids)} episodes end at the same step t={last}; in update {best.update}, the mean value at "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,13 @@ class UpdateRow:
         update: number of the update.
         row: the cells that identify the row, by column.
         value: the number in the row that shows a finding.
+        parts: the numbers in the row of which it is the difference, by column.
     """
 
     update: int
     row: Mapping[str, str]
     value: float
+    parts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def words(self) -> str:
@@ -44,7 +46,12 @@ def mean_of_known(numbers: np.ndarray) -> float:
 
 
 def strongest_rows(
-    columns: Columns, group: str, number: Callable[[np.ndarray], float], among: np.ndarray, sign: int = 1
+    columns: Columns,
+    group: str,
+    number: Callable[[np.ndarray], float],
+    among: np.ndarray,
+    sign: int = 1,
+    parts: Sequence[str] = (),
 ) -> list[UpdateRow]:
     """Return the row of `by(group)` with the largest number in each update, for the updates that have one.
 
@@ -55,6 +62,7 @@ def strongest_rows(
             out.
         among: whether a group with the step may be chosen, bool [n].
         sign: -1 to return the rows with the smallest numbers.
+        parts: columns whose means are `UpdateRow.parts`.
     """
     order = np.argsort(columns["update"], kind="stable")
     updates, starts = np.unique(columns["update"][order], return_index=True)
@@ -64,12 +72,13 @@ def strongest_rows(
         if keys is None or not among[steps].any():
             continue
         names, of_step = np.unique(keys, return_inverse=True)
-        parts = np.split(steps[np.argsort(of_step, kind="stable")], np.cumsum(np.bincount(of_step))[:-1])
-        numbers = {i: number(parts[i]) for i in np.unique(of_step[among[steps]]).tolist()}
+        groups = np.split(steps[np.argsort(of_step, kind="stable")], np.cumsum(np.bincount(of_step))[:-1])
+        numbers = {i: number(groups[i]) for i in np.unique(of_step[among[steps]]).tolist()}
         numbers = {i: value for i, value in numbers.items() if np.isfinite(value)}
         if numbers:
             best = max(numbers, key=lambda i: sign * numbers[i])
-            result.append(UpdateRow(int(update), _cells(group, str(names[best])), numbers[best]))
+            means = {name: mean_of_known(columns[name][groups[best]]) for name in parts}
+            result.append(UpdateRow(int(update), _cells(group, str(names[best])), numbers[best], means))
     return result
 
 

@@ -265,7 +265,9 @@ def test_finding_links_to_the_strongest_rows_and_states_their_numbers(
     strongest = max(finding.course, key=lambda one: sign * one.value)
     assert next(one.value for one in finding.course if one.update == finding.update) == strongest.value
     shown = finding.shown_in(finding.update)
-    assert text_of(finding.measure, strongest.value) in shown
+    numbers = strongest.parts or {finding.measure: strongest.value}
+    assert all(text_of(name, value) in shown for name, value in numbers.items())
+    assert strongest.value == pytest.approx(number_in(numbers, finding.measure))
     page = LiveFindings([folder]).html()
     assert f">Update {finding.update}: {shown}</a>" in page
     assert f">Episode {finding.episode}, t={finding.t}: {finding.step}</a>" in page or not finding.data
