@@ -161,9 +161,7 @@ class RunFiles:
             chosen = {"kept" if KEPT_AS in table else "newest": newest[: 3 * MOST_EPISODES]}
         else:
             chosen = {"best": order[::-1][:MOST_EPISODES], "worst": order[:MOST_EPISODES]}
-            chosen["newest other"] = newest[~np.isin(newest, np.concatenate(list(chosen.values())))][
-                :MOST_EPISODES
-            ]
+            chosen["newest other"] = newest[~np.isin(newest, np.concatenate(list(chosen.values())))][:MOST_EPISODES]
         nth = repetitions(table)
         self.episodes[name] = {
             kind: [_row(table, i, int(nth[i])) for i in rows.tolist()] for kind, rows in chosen.items() if len(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from episodes.inspect.formatting import brief_id
 from episodes.inspect.update_explanation import time_ranges
 
 Columns = Mapping[str, np.ndarray]
+UNKNOWN = str(None)  # id of an episode, agent or worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,9 @@ class UpdateRow:
         if "time" in self.row:
             return f"at t={self.row['time']}"
         turn = f"turn {self.row['t']} of " if "t" in self.row else ""
-        return "of " + turn + ", ".join(f"{name} {brief_id(cell)}" for name, cell in self.row.items() if name != "t")
+        cells = {name: brief_id(cell) for name, cell in self.row.items() if name != "t"}
+        names = (f"an unknown {name}" if cell == UNKNOWN else f"{name} {cell}" for name, cell in cells.items())
+        return f"of {turn}{', '.join(names)}"
 
 
 def mean_of_known(numbers: np.ndarray) -> float:
@@ -97,7 +101,8 @@ def _keys(columns: Columns, group: str, steps: np.ndarray) -> np.ndarray | None:
         pairs = zip(columns["episode"][steps].tolist(), columns["t"][steps].tolist(), strict=True)
         keys = np.array([f"{t} {id_}" for id_, t in pairs])
     elif group == "worker":
-        keys = np.array([f"{worker:.0f}" if worker == worker else "" for worker in columns["worker"][steps].tolist()])
+        numbers = columns["worker"][steps].tolist()
+        keys = np.array([f"{worker:.0f}" if isfinite(worker) else UNKNOWN for worker in numbers])
     else:
         keys = np.array(list(map(str, columns[group][steps].tolist())))
     has_table = group == "episode" or len(np.unique(keys)) > 1
