@@ -153,7 +153,7 @@ def strongest_step(columns: Columns, sizes: np.ndarray, data: Mapping[str, Any])
         for id_, start, length in zip(*(table[key].tolist() for key in ("id", "t_started", "length")), strict=True):
             stored.setdefault(str(id_), []).append((name, start, start + length))
     known = np.flatnonzero(np.isfinite(sizes))
-    for row in known[np.argsort(-sizes[known], kind="stable")].tolist():
+    for row in known[np.argsort(-sizes[known], kind="stable")].tolist() if stored else ():
         t, agent = int(columns["t"][row]), agents[row]
         names = [name for name, start, stop in stored.get(str(ids[row]), ()) if start <= t < stop]
         if names:

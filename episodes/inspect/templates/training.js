@@ -289,8 +289,13 @@ function newest(run, ...names) {  // the newest number of the first of the metri
 
 const isBad = (status) => /^(failed|killed|unreadable)/.test(status);
 
+const HEADS = {  // columns whose names need a word more
+  "logged steps": "as the logger of the run counts them, such as sampled tokens", "environment steps": "of all environments together; each agent of a game has its own",
+  return: "newest mean return", "best test": "highest mean return of a test", "last row": "when the files of the run have grown last",
+};
+
 function table(heads, rows) {
-  return element("table", {}, element("thead", {}, element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)))), element("tbody", {}, ...rows));
+  return element("table", {}, element("thead", {}, element("tr", {}, ...heads.map((text) => element("th", { scope: "col", title: HEADS[text] }, text)))), element("tbody", {}, ...rows));
 }
 
 const UNKNOWN = "not recorded";  // state of a run without a status
