@@ -267,7 +267,7 @@ function readingOf(curve, to) {  // the value at the cursor, or the newest one t
 function readings() {
   const at = { step: () => `step ${Math.round(state.at).toLocaleString("en")}`, update: () => `update ${Math.round(state.at).toLocaleString("en")}`, time: () => duration(state.at) };
   const words = `${state.at !== null ? at[state.x]() : state.zoom ? "last one shown" : "newest"}${state.smooth ? ", smoothed" : ""}`;
-  document.querySelectorAll("figure").forEach((figure) => {
+  document.querySelectorAll("figure.chart").forEach((figure) => {
     const texts = figure.curves.map((curve) => {
       const value = readingOf(curve, figure.to), name = figure.curves.length > 1 ? `${curve.label} ` : "";
       return element("span", { style: `color:${curve.run.colour}`, title: curve.label }, element("i", {}, name), `${Number.isNaN(value) ? "–" : show(value)} `);
