@@ -229,6 +229,14 @@ def test_hidden_runs_return_and_no_page_is_blank_without_a_word(tmp_path: Path, 
             page.get_by_role("checkbox", name=name, exact=True).press("Space")
         assert tab.texts("#empty") == [""]
         assert page.evaluate(paths) == before
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "update.csv").write_text("step,return\n1,2.5\n")
+    with served(folders[0], tmp_path / "bare") as server:  # without a status and settings
+        tab.open(server.url)
+        assert tab.texts("#settings summary") == ["3 settings; of bare none is recorded"]
+        assert tab.texts("#runs td:nth-child(2)") == ["not begun", "not recorded"]
+        assert tab.texts("#runs td:nth-child(3)") == ["4", "2.5"]
+        assert tab.texts("#runs th:nth-child(5)") == ["logged steps"]
     with served(folders[0]) as server:
         page = tab.open(server.url)
         page.locator("#runs td", has_text="a").first.click()  # one run alone has no switch

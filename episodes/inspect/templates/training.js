@@ -345,7 +345,9 @@ function settingsTable() {
   const names = Object.keys(settings), part = find("settings");
   part.hidden = !names.length;
   const differ = `${counted(differing, "setting")} ${differing === 1 ? "differs" : "differ"}`;
-  part.querySelector("summary").textContent = runs.length > 1 ? `${differ}, of ${names.length}` : counted(names.length, "setting");
+  const without = runs.filter((_, i) => names.every((name) => settings[name][i] === "")).map((run) => run.name);
+  const all = counted(names.length, "setting");
+  part.querySelector("summary").textContent = without.length ? `${all}; of ${without.join(", ")} none is recorded` : runs.length > 1 ? `${differ}, of ${names.length}` : all;
   const words = part.querySelector("input").value.toLowerCase().split(/\s+/).filter(Boolean);
   const shown = names.filter((name) => words.every((word) => `${name} ${settings[name].join(" ")}`.toLowerCase().includes(word)));
   const isDifferent = new Set(names.slice(0, differing));
