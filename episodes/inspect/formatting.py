@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 from episodes.facts.ending import Ending
 from episodes.facts.short_id import short_id
 
+_RANDOM_ID = re.compile(r"[0-9a-f]{32}(?![0-9a-f])")
 MOST_CHARACTERS = 80  # of one value that a user gave
 MOST_OF_ID = 200  # characters of an id on a page and in its address
 
@@ -19,8 +21,8 @@ def number(value: float | np.number, digits: int = 4) -> str:
     """Return a number as text: integers below 1e6 in full, other numbers rounded to `digits` digits (two fewer if
     they are very large or small).
 
-    >>> number(1234.5), number(0.123456), number(float("nan")), number(7), number(-0.0000123)
-    ('1234', '0.1235', 'NaN', '7', '-1.2e-05')
+    >>> number(12345.6), number(0.123456), number(float("nan")), number(7), number(-0.0000123)
+    ('12350', '0.1235', 'NaN', '7', '-1.2e-05')
     """
     if value != value:
         return "NaN"
@@ -29,7 +31,10 @@ def number(value: float | np.number, digits: int = 4) -> str:
     value = float(value)
     if value == int(value) and abs(value) < 1e6:
         return str(int(value))
-    return f"{value:.{digits}g}" if 1e-3 <= abs(value) < 1e6 else f"{value:.{max(digits - 3, 0)}e}"
+    if not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.{max(digits - 3, 0)}e}"
+    text = f"{value:.{digits}g}"
+    return str(int(float(text))) if "e" in text else text
 
 
 def finite_or_text(value: float) -> float | str:
@@ -72,6 +77,17 @@ def page_id(value: object) -> str:
 def shortened(value: object) -> str:
     """Return an id as short text without control characters."""
     return short_id(clipped(value, 1000))
+
+
+def brief_id(value: object) -> str:
+    """Return an id as text for a page: of 32 random hexadecimal digits the first 8, of other ids all, if they are
+    short. What follows the digits, such as an agent, stays.
+
+    >>> brief_id("8faab31485715efb6625e5ef6c8dd26c_right"), brief_id("episode 7")
+    ('8faab314_right', 'episode 7')
+    """
+    text = clipped(value, MOST_OF_ID)
+    return shortened(f"{text[:8]}{text[32:]}" if _RANDOM_ID.match(text) else text)
 
 
 def endings(ending: Ending, is_cut: bool = True) -> list[str]:

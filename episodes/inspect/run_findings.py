@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import floor
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,20 @@ import numpy as np
 from episodes.errors import EpisodeError, InvalidArgument, MissingExtra
 from episodes.inspect.calibration import CalibrationBin, value_calibration
 from episodes.inspect.doctor.examine import examine
-from episodes.inspect.formatting import clipped, counted, number
+from episodes.inspect.formatting import brief_id, clipped, counted, number
 from episodes.inspect.learned_tracks import VALUES, LearnedTracks
 from episodes.inspect.update_explanation import (
     AGREES,
     FAR,
     LOSS,
+    TOKEN,
     correlation,
     ratio_distances,
     step_columns,
     stored_episodes,
+    text_of,
 )
+from episodes.inspect.update_rows import UpdateRow, mean_of_known, strongest, strongest_rows, strongest_step
 from episodes.storage import EpisodeDataset
 from episodes.storage.catalog import SEALED, UNFINISHED
 from episodes.storage.files import local_path
@@ -83,9 +85,13 @@ class RunFinding:
             "by-worker".
         data: name of the data set in the folder of the run that shows it, or "".
         episode: id of an episode that shows it, or None.
+        agent: agent of the step that shows it, or None.
         t: time of the step that shows it, or None.
-        measure: name of the number in `course`.
-        course: numbers of the examined updates, each with the number that shows the finding.
+        step: what was measured at the step, as text.
+        measure: column of the table with the numbers of `course`, such as "ratio_distance", or the difference of two
+            columns, such as "first_value - value_target".
+        course: rows of the tables of the examined updates that show the finding best, with their numbers. That of
+            `update` is the strongest one.
     """
 
     kind: str
@@ -96,9 +102,27 @@ class RunFinding:
     table: str = "steps"
     data: str = ""
     episode: str | None = None
+    agent: str | None = None
     t: int | None = None
+    step: str = ""
     measure: str = ""
-    course: Sequence[tuple[int, float]] = ()
+    course: Sequence[UpdateRow] = ()
+
+    @property
+    def column(self) -> str:
+        """Name of the number in `course`, as the head of the table has it."""
+        return self.measure.replace(" - ", " minus ").replace("_", " ")
+
+    def shown_in(self, update: int | None) -> str:
+        """Return the number of an update in `course` as text, with the row of the table that has it, or "" if there is
+        none.
+        """
+        for one in self.course:
+            if one.update == update:
+                numbers = one.parts or {self.measure: one.value}
+                shown = (f"{name.replace('_', ' ')} {text_of(name, value)}" for name, value in numbers.items())
+                return f"{', '.join(shown)} {one.words}"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,16 +204,20 @@ def examine_run(run: str | Path) -> RunFindings:
     for module, (updates, columns) in pools.items():
         places += [(update, module) for update in updates]
         extent.append(
-            f"updates {updates[0]} to {updates[-1]}" + f" of {module}" * bool(module) + f", {len(columns['t']):,} steps"
+            f"updates {updates[0]} to {updates[-1]}"
+            + f" of {module}" * bool(module)
+            + f", {len(columns['t']):,} {_unit(columns)}"
         )
         findings += _of_updates(columns, module, algorithm, data)
         notes += _equal_targets(columns, module, data)
         names |= columns.keys()
     for name, dataset in data.items():
         found, words = _of_data(name, dataset, LOGP_DIFFERENCE not in names)
+        words = words.replace(" steps", " turns", 1) if TOKEN in names else words
         findings += found
         notes += _equal_ends(name, dataset)
         extent.append(f"{name}: {words}")
+    findings = _joined(findings)
     if any(one.kind in ("value_at_limit", "time_limit_terminates") for one in findings):
         notes = []  # it is known to be a defect
     checked = [words for needed, words in CHECKS if needed <= names] + ["rewards and endings of episodes"] * bool(data)
@@ -214,6 +242,22 @@ def examine_run(run: str | Path) -> RunFindings:
         calibrated,
         learned,
     )
+
+
+SAME_CAUSE = {"time_limit_terminates": "value_at_limit", "reward_shift": "loss_at_start"}
+"""Kinds of findings in episodes, and the kind that the same cause has in updates."""
+
+
+def _joined(findings: Sequence[RunFinding]) -> list[RunFinding]:
+    """Return the findings without those in episodes whose cause a finding in updates has, which tells them too."""
+    joined: dict[int, RunFinding] = dict(enumerate(findings))
+    for n, one in enumerate(findings):
+        same = [k for k, other in joined.items() if other.kind == SAME_CAUSE.get(one.kind)]
+        for k in same:
+            joined[k] = replace(joined[k], text=f"{joined[k].text}; {one.data}: {one.text}")
+        if same:
+            del joined[n]
+    return list(joined.values())
 
 
 def _missing_updates(path: Path, stored: StoredRun, pools: Mapping[str, Any]) -> Iterator[str]:
@@ -254,6 +298,13 @@ def _missing_measurements(
             )
     if names and "first_value" not in names:
         yield f"values, which {algorithm or 'the algorithm'} does not have; endings are checked in episodes"
+
+
+def _unit(columns: Columns) -> str:
+    """Return what the rows of updates are, as text."""
+    if TOKEN in columns:
+        return "sampled tokens"
+    return "steps" if all(agent is None for agent in columns["agent"].tolist()) else "agent steps"
 
 
 def _gamma_of(run: StoredRun, modules: Iterable[str]) -> float | None:
@@ -339,7 +390,7 @@ def _of_updates(
     if {"first_value", "value_target"} <= columns.keys():
         errors = columns["first_value"] - columns["value_target"]
         if "advantage" in columns:
-            yield from _wrong_signs(columns, -errors, module)
+            yield from _wrong_signs(columns, -errors, module, data)
         yield from _values_at_limit(columns, errors, module, data)
         yield from _loss_at_start(columns, module, data)
 
@@ -362,12 +413,30 @@ def _other_policies(
         return
     far = float(distances[known][rows_far].mean())
     others = float(distances[known][~rows_far].mean()) if not rows_far.all() else 0.0
-    update = int(columns["update"][known[rows_far]][-1])
     since = _since(columns["t"][known[rows_far]], distances[known][rows_far])
-    course = _course(columns["update"][known[rows_far]], distances[known][rows_far])
-    begin = next((n for n, value in course if value > FAR), update)
+    far_updates, of_update = np.unique(columns["update"][known[rows_far]], return_inverse=True)
+    of_updates = np.bincount(of_update, distances[known][rows_far]) / np.bincount(of_update)
+    begin = int(far_updates[(of_updates > FAR).argmax()])
     is_first = begin == columns["update"].min()
-    facts = {"measure": "mean |log ratio|" + " of these episodes" * (not rows_far.all()), "course": course}
+    among = np.zeros(len(distances), bool)
+    among[known[rows_far]] = True
+
+    def evidence(group: str) -> dict[str, Any]:
+        course = strongest_rows(columns, group, lambda rows: mean_of_known(distances[rows]), among)
+        shown = strongest_step(columns, np.where(among, distances, np.nan), data)
+        return {
+            "update": strongest(course).update,
+            "module": module,
+            "table": f"by-{group}",
+            "data": shown.data,
+            "episode": shown.episode,
+            "agent": shown.agent,
+            "t": shown.t,
+            "step": f"|log ratio| {number(distances[shown.row])}",
+            "measure": "ratio_distance",
+            "course": course,
+        }
+
     when = f"in update {begin} already" if is_first else f"since update {begin}"
     small = ", a difference as of lower precision at acting or of weights a few updates old" * (far < SMALL)
     if len(ids) > 1 and (is_far.mean() >= NEARLY_ALL or others > FAR / TIMES):  # others differ too, but less
@@ -375,39 +444,30 @@ def _other_policies(
             yield RunFinding(
                 "acting_differs",
                 f"the policy that acted is not the one that learns, {when}, in {_share(is_far)} measured episodes"
-                f"{since}: mean |log ratio| {number(far, 2)} before the first gradient step, which is 0 if both see "
-                f"the same{small}",
+                f"{since}: mean |log ratio| {number(far)} over all of them before the first gradient step, which is 0 "
+                f"if both see the same{small}",
                 "compare what the policy sees at acting and at learning: filters and their statistics, preprocessing, "
                 "frame stacks, units of actions"
                 + ", and whether weights are sent after each update" * (begin > 1)
                 + "; old weights are no cause, since no weights are older in update 1" * (is_first and begin == 1)
                 + "; if it acts in lower precision or with older weights by design, this is expected" * bool(small),
-                begin if is_first else update,
-                module,
-                "by-time" if since else "by-episode",
-                **facts,
+                **evidence("time" if since else "episode"),
             )
         return
-    episode, holder = _stored(ids[is_far].tolist(), data)
     workers = _workers(columns, known, rows_far, data)
     yield RunFinding(
         "old_policy",
         f"{_share(is_far)} episodes ({rows_far.mean():.0%} of the steps){workers} were sampled by another policy than "
-        f"the one that learns, {when}{since}: mean |log ratio| {number(far, 2)} before the first gradient step, and "
-        f"{number(others, 2)} in the others{small}",
+        f"the one that learns, {when}{since}: mean |log ratio| {number(far)} over all of them before the first "
+        f"gradient step, and {number(others)} in the others{small}",
         f"check whether new weights reach{workers.removeprefix(', all of')}"
         if workers
         else "find what these episodes share, such as their worker, and whether it receives new weights",
-        update,
-        module,
-        "by-worker" if WORKER in columns else "by-episode",
-        data=holder,
-        episode=episode,
-        **facts,
+        **evidence("worker" if WORKER in columns else "episode"),
     )
 
 
-def _course(updates: np.ndarray, values: np.ndarray) -> list[tuple[int, float]]:
+def _by_update(updates: np.ndarray, values: np.ndarray) -> list[tuple[int, float]]:
     """Return the number of each update and the mean of its values, given the update and the value of each row [n]."""
     numbers, of_row = np.unique(updates, return_inverse=True)
     means = np.bincount(of_row, values) / np.bincount(of_row)
@@ -459,12 +519,13 @@ def _workers(columns: Columns, rows: np.ndarray, is_far: np.ndarray, data: Mappi
     return f", all of {'worker' if len(far) == 1 else 'workers'} {_list(far)}"
 
 
-def _wrong_signs(columns: Columns, gains: np.ndarray, module: str) -> Iterator[RunFinding]:
+def _wrong_signs(
+    columns: Columns, gains: np.ndarray, module: str, data: Mapping[str, EpisodeDataset]
+) -> Iterator[RunFinding]:
     """Find agents whose advantages correlate negatively with value target minus value."""
     agents = np.array([str(agent) for agent in columns["agent"].tolist()], object)
     steps = columns.get("first_gradient_step")
     agreement: dict[str, float] = {}
-    courses: dict[str, list[tuple[int, float]]] = {}
     for agent in np.unique(agents).tolist():
         of_updates = []
         is_agent = agents == agent
@@ -477,24 +538,43 @@ def _wrong_signs(columns: Columns, gains: np.ndarray, module: str) -> Iterator[R
                 of_updates.append((value, len(rows), update))
         if sum(n for _, n, _ in of_updates) >= FEWEST_ROWS // 2:
             agreement[agent] = float(np.median([value for value, _, _ in of_updates]))
-            courses[agent] = [(int(update), value) for value, _, update in of_updates]
     wrong = [agent for agent, value in agreement.items() if value < AGREES]
     if not wrong:
         return
     right = [agent for agent in agreement if agent not in wrong]
+    is_wrong = np.isin(agents, wrong)
+
+    def agree(rows: np.ndarray) -> float:
+        return correlation(columns["advantage"][rows], gains[rows]) if len(rows) >= FEWEST_STEPS else float("nan")
+
+    for group in ("agent", "time", "episode"):  # the first one whose table the pages of updates have
+        course = strongest_rows(columns, group, agree, is_wrong, sign=-1)
+        if course:
+            break
+    else:
+        return
+    worst = strongest(course, -1)
+    is_here = columns["update"] == worst.update
+    least = min((agree(np.flatnonzero(is_here & (agents == agent))) for agent in right), default=float("nan"))
     whose = "" if agents[0] == "None" else f" of {'agent' if len(wrong) == 1 else 'agents'} {_list(wrong)}"
-    least = floor(100 * min((agreement[agent] for agent in right), default=1.0)) / 100
-    beside = f"; of {_list(right)} it is {number(least, 2)} or more" if right else ""
-    course = courses[max(wrong, key=lambda agent: courses[agent][-1][0])]
+    beside = f"; of {_list(right)} it is {number(least)} or more" if np.isfinite(least) else ""
+    opposite = np.where(is_wrong, -columns["advantage"] * gains, np.nan)
+    shown = strongest_step(columns, opposite, data)
     yield RunFinding(
         "advantage_sign",
-        f"advantages{whose} have the wrong sign: their correlation with value target minus value is "
-        f"{number(max(agreement[agent] for agent in wrong), 2)}, and should be near 1{beside}",
+        f"advantages{whose} have the wrong sign: in update {worst.update} their correlation with value target minus "
+        f"value is {number(worst.value)}, and should be near 1{beside}",
         "look at the step that standardizes or combines advantages, after value targets were computed",
-        course[-1][0],
+        worst.update,
         module,
-        "by-agent" if whose else "steps",
-        measure="correlation" + f" of agent {clipped(wrong[0], 24)}" * bool(whose),
+        f"by-{group}",
+        data=shown.data,
+        episode=shown.episode,
+        agent=shown.agent,
+        t=shown.t,
+        step=f"advantage {number(columns['advantage'][shown.row])}, value target minus value "
+        f"{number(gains[shown.row])}",
+        measure="advantage_agreement",
         course=course,
     )
 
@@ -509,7 +589,7 @@ def _values_at_limit(
     last = columns["t"].max()
     is_last = columns["t"] == last
     is_end = all_columns["t"] == last
-    quarters = np.array_split(_course(all_columns["update"][is_end], all_errors[is_end]), 4)
+    quarters = np.array_split(_by_update(all_columns["update"][is_end], all_errors[is_end]), 4)
     sizes = np.array([part[:, 1].mean() if len(part) > 1 else np.nan for part in quarters])
     if not abs(sizes[-1]) >= STAYS * (np.sign(sizes[-1]) * sizes).max():
         return  # values are not learned yet, or are just being learned
@@ -522,20 +602,28 @@ def _values_at_limit(
     value, target = (float(columns[name][is_last].mean()) for name in ("first_value", "value_target"))
     if excess <= noise or max(abs(target), abs(rest.mean())) >= 0.5 * abs(value):  # or values are not learned yet
         return
-    episode, holder = _stored([str(id_) for id_ in all_columns["episode"][is_end].tolist()], data)
+    sign, parts = int(np.sign(here.mean())), ("first_value", "value_target")
+    course = strongest_rows(all_columns, "time", lambda rows: mean_of_known(all_errors[rows]), is_end, sign, parts)
+    shown = strongest_step(all_columns, np.where(is_end, sign * all_errors, np.nan), data)
+    best = strongest(course, sign)
+    value, target = (best.parts[name] for name in parts)
     yield RunFinding(
         "value_at_limit",
-        f"{len(ids)} episodes end at the same step t={last}, where the value is {number(value, 3)} and its "
-        f"target {number(target, 3)}: a time limit counts as the end of the task",
+        f"{len(ids)} episodes end at the same step t={last}; in update {best.update}, the mean value at "
+        f"t={best.row['time']} is {number(value)} and its target {number(target)}: a time limit counts as the end of "
+        "the task",
         "store a time limit as truncated=True and terminated=False, so that the target has the value after it",
-        int(columns["update"][is_last][-1]),
+        best.update,
         module,
         "by-time",
-        data=holder,
-        episode=episode,
-        t=int(last),
-        measure=f"value minus target at t={int(last)}",
-        course=[(int(update), float(error)) for update, error in np.concatenate(quarters)],
+        data=shown.data,
+        episode=shown.episode,
+        agent=shown.agent,
+        t=shown.t,
+        step=f"value {number(all_columns['first_value'][shown.row])}, target "
+        f"{number(all_columns['value_target'][shown.row])}",
+        measure="first_value - value_target",
+        course=course,
     )
 
 
@@ -599,24 +687,26 @@ def _loss_at_start(columns: Columns, module: str, data: Mapping[str, EpisodeData
     share = loss[is_first].sum() / max(loss.sum(), 1e-30)
     if loss[is_first].mean() <= MUCH * loss[is_next].mean() or share < 2 * is_first.mean() or share < 0.1:
         return
-    updates = columns["update"]
-    total = dict(_course(updates, loss))
-    course = [(n, value / max(total[n], 1e-30)) for n, value in _course(updates[is_first], loss[is_first])]
-    by_loss = np.argsort(-loss * is_first, kind="stable")[: is_first.sum()]
-    episode, holder = _stored([str(id_) for id_ in columns["episode"][by_loss].tolist()], data)
+    course = strongest_rows(columns, "time", lambda rows: float(np.nansum(columns["share"][rows])), is_first)
+    best = strongest(course)
+    shown = strongest_step(columns, np.where(is_first, loss, np.nan), data)
+    starts = is_first[columns["update"] == best.update].mean()
     yield RunFinding(
         "loss_at_start",
-        f"in all of these updates, first steps of episodes have {share:.0%} of the loss and are {is_first.mean():.0%} "
-        f"of the steps; a first step has {number(loss[is_first].mean() / loss[is_next].mean(), 2)} times the loss of "
-        "the steps after it",
+        f"first steps of episodes have {text_of('share', best.value)} of the loss of update {best.update} and are "
+        f"{text_of('share', starts)} of its steps; over all updates, a first step has "
+        f"{number(loss[is_first].mean() / loss[is_next].mean())} times the loss of the steps after it",
         "look at the rewards of first steps: the reward of an episode's last step may arrive one step late",
-        int(updates[is_first][-1]),
+        best.update,
         module,
         "by-time",
-        data=holder,
-        episode=episode,
+        data=shown.data,
+        episode=shown.episode,
+        agent=shown.agent,
         t=0,
-        measure="loss of a first step, by that of a mean step",
+        step=f"loss {number(loss[shown.row])}, value {number(columns['first_value'][shown.row])}, target "
+        f"{number(columns['value_target'][shown.row])}",
+        measure="share",
         course=course,
     )
 
@@ -636,14 +726,27 @@ def _of_data(name: str, dataset: EpisodeDataset, compares_tokens: bool) -> tuple
             each.advice,
             data=name,
             episode=None if each.episode is None else str(each.episode),
-            t=each.step,
+            t=_step_of(dataset, each.episode, each.step),
         )
         for each in problems
         if each.kind != "duplicate_episode" or KEPT_AS not in dataset.metadata  # the best ones are often equal
     ]
     if compares_tokens:
         findings += _tokens_of_data(name, dataset)
-    return findings, f"{counted(len(dataset), 'episode')}, {problems.extent}"
+    agents = dataset.metadata.get("agent_id")
+    is_game = agents is not None and any(agent is not None for agent in agents.tolist())
+    episodes = counted(len(dataset), "episode") + " of single agents" * is_game
+    return (
+        findings,
+        f"{episodes}, {problems.extent.replace(' steps', ' agent steps', 1) if is_game else problems.extent}",
+    )
+
+
+def _step_of(dataset: EpisodeDataset, episode: Any, t: int | None) -> int | None:
+    """Return the step of an episode that a finding of the doctor names, or the last step if it names the end."""
+    table = dataset.metadata
+    rows = np.flatnonzero(table["id"].astype(str) == str(episode)) if episode is not None and t is not None else ()
+    return t if not len(rows) or t is None else min(t, int((table["t_started"] + table["length"])[rows].max()) - 1)
 
 
 def _tokens_of_data(name: str, dataset: EpisodeDataset) -> Iterator[RunFinding]:
@@ -672,14 +775,16 @@ def _other_tokens(columns: Columns, module: str, data: Mapping[str, EpisodeDatas
     limit = FAR_OF_CORRECTED if is_corrected else FAR_OF_TOKENS
     ids = np.array([str(name) for name in columns["episode"][rows].tolist()], object)
     for one in _far_tokens(columns["t"][rows], differences, ids, limit, data):
-        far = (columns["t"][rows] >= (one.t or 0)) & (np.abs(differences) > FAR)
-        course = _course(columns["update"][rows][far], np.abs(differences[far]))
+        sizes = np.abs(columns[LOGP_DIFFERENCE])
+        among = columns["t"] >= (one.t or 0)
+        among &= np.isin(np.arange(len(sizes)), rows)
+        course = strongest_rows(columns, "turn", lambda turn, sizes=sizes: mean_of_known(sizes[turn]), among)
         yield replace(
             one,
-            update=int(columns["update"][rows][far].max()),
+            update=strongest(course).update,
             module=module,
             table="by-turn",
-            measure=f"mean difference from turn {one.t} on",
+            measure="logp_distance",
             course=course,
         )
 
@@ -708,7 +813,7 @@ def _far_tokens(
         return
     place = int(is_far.argmax())
     first, rows = int(numbers[place]), turns >= numbers[place]
-    before = f"; before it differs by {number(float(earlier[place - 1]), 2)}" if place else ""
+    before = f"; before it differs by {number(float(earlier[place - 1]))}" if place else ""
     stored = {str(id_): name for name, dataset in data.items() for id_ in dataset.metadata["id"].tolist()}
     names, of_row = np.unique(ids[turns == first].astype(str), return_inverse=True)
     worst = np.bincount(of_row, differences[turns == first]) / np.bincount(of_row)
@@ -718,12 +823,13 @@ def _far_tokens(
     yield RunFinding(
         "token_logp",
         f"from turn {first} on the sampler's log-probability of a token differs from the trainer's by "
-        f"{number(float(differences[rows].mean()), 2)} on average{before}{seen}",
+        f"{number(float(differences[rows].mean()))} on average{before}{seen}",
         "compare the token ids that the sampler saw with the recorded ones right before that turn: a chat template, a "
         "tokenizer" + ("" if place and earlier[place - 1] < SAME else ", or other weights"),
         data=stored.get(episode, ""),
         episode=episode,
         t=first,
+        step=f"mean difference {number(float(differences[(turns == first) & (ids.astype(str) == episode)].mean()))}",
     )
 
 
@@ -737,7 +843,7 @@ def _tokens_before(dataset: EpisodeDataset, id_: str, turn: int) -> str:
                 return "; no token is recorded right before it"
             shown = " ".join(map(str, tokens[-MOST_TOKENS:]))
             cut = "... " * (len(tokens) > MOST_TOKENS)
-            return f"; the recorded tokens right before it are {cut}{shown} (episode {clipped(id_, 24)})"
+            return f"; the recorded tokens right before it are {cut}{shown} (episode {brief_id(id_)})"
     return ""
 
 

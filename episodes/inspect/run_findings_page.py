@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -14,24 +15,20 @@ from urllib.parse import quote, urlencode
 from markupsafe import Markup
 
 from episodes.errors import EpisodeError
-from episodes.inspect.formatting import clipped, number, page_id
+from episodes.inspect.formatting import brief_id, clipped, number, page_id
 from episodes.inspect.html import templates
 from episodes.inspect.learned_tracks import LearnedTracks
 from episodes.inspect.run_findings import RunFinding, RunFindings, examine_run, has_ledger
 from episodes.inspect.training_page import file_sizes
-from episodes.inspect.update_explanation import chunks_by_id, explain_update, page_of, stored_episodes
+from episodes.inspect.update_explanation import chunks_by_id, explain_update, page_of, stored_episodes, text_of
 from episodes.storage.ledger import LedgerReader
 from episodes.storage.ledger.difference import Difference, difference
 
-Links = Callable[[RunFinding], list[tuple[str, str]]]
-TABLES = {
-    "steps": "the steps with the largest losses",
-    "by-episode": "the episodes",
-    "by-agent": "the agents",
-    "by-time": "the loss by time in the episode",
-    "by-turn": "the turns",
-    "by-worker": "the workers",
-}
+_RANDOM_ID = re.compile(r"\b[0-9a-f]{32}(?![0-9a-f])")
+Links = Callable[[RunFinding], list[tuple[str, str, str]]]
+CHART_WIDTH, CHART_HEIGHT = 420, 100  # of the numbers of a finding
+LEFT, RIGHT, TOP, BOTTOM = 64, 4, 10, 20  # from its edges to its axes
+BAR, MARKED_BAR = "#c2650a", "currentColor"
 
 
 def stands_out_html(
@@ -45,7 +42,7 @@ def stands_out_html(
 
     Args:
         findings: what stands out.
-        links: function that returns the addresses and names of the views that show a finding.
+        links: function that returns the addresses, names and full names of the views that show a finding.
         name: name of the run, if there are several.
         last: address of the explanation of the newest update, or "".
         address: function that returns the address of an update, given its number and its module.
@@ -78,9 +75,18 @@ def stands_out_html(
     return Markup(template.render(found=found, notes=notes, calibration=lines, **parts))
 
 
-def _name_of_table(one: RunFinding) -> str:
-    """Return the words of the link to the update that shows a finding."""
-    return f"See update {one.update}: {TABLES[one.table]}"
+def _name_of_update(one: RunFinding) -> str:
+    """Return the words of the link to the update that shows a finding, with the number that shows it there."""
+    shown = one.shown_in(one.update)
+    return f"Update {one.update}" + f": {shown}" * bool(shown)
+
+
+def _name_of_step(one: RunFinding) -> str:
+    """Return the words of the link to the episode that shows a finding, with what was measured there."""
+    if one.episode is None:
+        return f"Episodes in {one.data}"
+    at = "" if one.t is None else f", t={one.t}"
+    return f"Episode {brief_id(one.episode)}{at}" + f": {one.step}" * bool(one.step)
 
 
 def divergence_html(first: Difference | None, names: tuple[str, str]) -> Markup:
@@ -95,12 +101,12 @@ def divergence_html(first: Difference | None, names: tuple[str, str]) -> Markup:
         f'<figure class="divergence" data-update="{first.update}" data-cause="{first.cause}"><figcaption>'
         f"<b>{escape(a)}</b> and <b>{escape(b)}</b>: {escape(words)}</figcaption>"
         f'<div class="parting" role="img" aria-label="{escape(words)}"><i style="width:{share:.2f}%"></i></div>'
-        f"<small>{escape(str(first)).replace(chr(10), '<br>')}</small></figure>"
+        f"<small>{escape(_RANDOM_ID.sub(lambda id_: id_[0][:8], str(first))).replace(chr(10), '<br>')}</small></figure>"
     )
 
 
 def course_html(one: RunFinding, address: Callable[[int], str] | None = None) -> str:
-    """Return what a finding measured in each update as an SVG chart, or "" if it measured one update or none.
+    """Return the numbers of a finding in each update as an SVG chart, or "" if there is one number or none.
 
     Args:
         one: the finding.
@@ -108,26 +114,59 @@ def course_html(one: RunFinding, address: Callable[[int], str] | None = None) ->
     """
     if len(one.course) < 2:
         return ""
-    numbers, values = zip(*one.course, strict=True)
+    values = [row.value for row in one.course]
     low, high = min(0.0, *values), max(0.0, *values)
-    width, tall = 480 / len(values), 48 / (high - low or 1.0)
+    if low == high:
+        high = 1.0
+    width = (CHART_WIDTH - LEFT - RIGHT) / len(values)
+    tall = (CHART_HEIGHT - TOP - BOTTOM) / (high - low)
+    zero = TOP + high * tall
     bars = []
-    for i, (update, value) in enumerate(one.course):
-        top, length = (high - max(value, 0.0)) * tall, max(abs(value) * tall, 1.0)
-        shape = f'<rect x="{i * width:.1f}" y="{top:.1f}" width="{max(width - 1, 0.5):.1f}" height="{length:.1f}"/>'
-        title = f"<title>update {update}: {number(value, 3)}</title>"
-        link = f'<a href="{escape(address(update))}">' if address is not None else "<g>"
-        mark = "" if update == one.update else ' opacity=".6"'
-        bars.append(f"{link}<g{mark}>{title}{shape}</g>{'</a>' if address is not None else '</g>'}")
-    words = (
-        f"{one.measure}, updates {numbers[0]} to {numbers[-1]}: {number(values[0], 2)} at first, "
-        f"{number(values[-1], 2)} at last, between {number(min(values), 2)} and {number(max(values), 2)}"
+    for i, row in enumerate(one.course):
+        length = max(abs(row.value) * tall, 1.0)
+        top = zero - length if row.value >= 0 else zero
+        colour = MARKED_BAR if row.update == one.update else BAR
+        shape = (
+            f'<rect x="{LEFT + i * width:.1f}" y="{top:.1f}" width="{max(width - 1, 0.5):.1f}" '
+            f'height="{length:.1f}" fill="{colour}"/>'
+        )
+        words = escape(f"update {row.update}: {one.shown_in(row.update)}")
+        bar = f"<title>{words}</title>{shape}"
+        if address is not None:
+            bar = f'<a href="{escape(address(row.update))}" aria-label="{words}">{bar}</a>'
+        bars.append(f"<g>{bar}</g>")
+    marks = {high: TOP, 0.0: zero, low: CHART_HEIGHT - BOTTOM}
+    near = 12 / tall  # heights of texts
+    axis = "".join(
+        f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text_of(one.measure, value)}</text>'
+        for value, y in marks.items()
+        if value == 0 or abs(value) > near
     )
+    first, last = one.course[0].update, one.course[-1].update
+    ends = (
+        f'<text x="{LEFT}" y="{CHART_HEIGHT - 5}">update {first}</text>'
+        f'<text x="{CHART_WIDTH - RIGHT}" y="{CHART_HEIGHT - 5}" text-anchor="end">{last}</text>'
+    )
+    line = f'<line x1="{LEFT}" x2="{CHART_WIDTH}" y1="{zero:.1f}" y2="{zero:.1f}" stroke="currentColor"/>'
+    rows = {row.words for row in one.course}
+    words = f"{one.column} {rows.pop()}" if len(rows) == 1 else f"largest {one.column} of one {_kind_of_rows(one)}"
+    marked = f"; update {one.update} is marked" if any(row.update == one.update for row in one.course) else ""
     return (
-        f'<svg class="course" width="480" height="50" viewBox="0 0 480 50" preserveAspectRatio="none" '
-        f'role="img" fill="#f59e0b" style="max-width:100%;display:block">'
-        f"<title>{escape(words)}</title>{''.join(bars)}</svg><small>{escape(words)}.</small>"
+        f'<svg class="course" width="{CHART_WIDTH}" viewBox="0 0 {CHART_WIDTH} {CHART_HEIGHT}" role="group" '
+        f'aria-label="{escape(words)}" font-size="11" fill="currentColor" '
+        f'style="max-width:100%;height:auto;display:block">{"".join(bars)}{line}{axis}{ends}</svg>'
+        f"<small>{escape(words)}, by update{marked}.</small>"
     )
+
+
+def _row_of(one: RunFinding) -> Mapping[str, str]:
+    """Return the cells of the row that shows a finding best, by column."""
+    return next((row.row for row in one.course if row.update == one.update), {})
+
+
+def _kind_of_rows(one: RunFinding) -> str:
+    """Return what a row of the table that shows a finding is, such as "episode"."""
+    return {"by-time": "range of times"}.get(one.table, one.table.removeprefix("by-"))
 
 
 def update_page(
@@ -174,9 +213,9 @@ def update_page(
     ]
     found = "".join(
         f'<div class="finding"><b>{escape(one.kind.replace("_", " "))}</b> {escape(clipped(one.text, 500))}. '
-        f'<a href="#{one.table}">See {TABLES[one.table]}</a>'
+        f'<a href="#{one.table}">Here: {escape(one.shown_in(one.update) or "no sign of it")}</a>'
         f"{course_html(one, lambda n, table=one.table: f'{n}{query}#{table}')}"
-        f"<small>To do: {escape(one.advice)}.</small></div>"
+        f"<p>To do: {escape(one.advice)}.</p></div>"
         for one in here
     )
     shown = len(set(explanation.columns["episode"].tolist()) & set(sets))
@@ -250,15 +289,16 @@ class LiveFindings:
             query = f"?{urlencode({'module': module}, quote_via=quote)}" if module else ""
             return f"updates/{number}/{update}{query}"
 
-        def links(one: RunFinding) -> list[tuple[str, str]]:
+        def links(one: RunFinding) -> list[tuple[str, str, str]]:
             found = []
             if one.update is not None:
-                found.append((f"{update_link(one.update, one.module)}#{one.table}", _name_of_table(one)))
+                place = f"{update_link(one.update, one.module)}#{one.table}"
+                found.append((place, _name_of_update(one), ", ".join(_row_of(one).values())))
             if one.data:
                 step = {} if one.episode is None else {"id": page_id(one.episode), "t": one.t or 0}
+                step |= {} if one.agent is None else {"agent": page_id(one.agent)}
                 address = f"episodes/{number}/{quote(one.data)}/" + f"#{urlencode(step, quote_via=quote)}" * bool(step)
-                words = "" if one.episode is None else f": episode {clipped(one.episode, 16)}"
-                found.append((address, f"See {one.data}{words}" + f", t={one.t}" * (one.t is not None)))
+                found.append((address, _name_of_step(one), page_id(one.episode)))
             return found
 
         last = update_link(*findings.updates[-1]) if findings.updates else ""
@@ -305,8 +345,10 @@ def run_report(run: Path) -> str:
         tables = explanation.tables(None, at=at).replace('<section id="', f'<section id="{anchor(update, module)}-')
         parts.append(f'<h1 id="{anchor(update, module)}">{escape(explanation.title)}</h1>{tables}')
 
-    def links(one: RunFinding) -> list[tuple[str, str]]:
-        return [] if one.update is None else [(f"#{anchor(one.update, one.module)}-{one.table}", _name_of_table(one))]
+    def links(one: RunFinding) -> list[tuple[str, str, str]]:
+        if one.update is None:
+            return []
+        return [(f"#{anchor(one.update, one.module)}-{one.table}", _name_of_update(one), "")]
 
     last = f"#{anchor(*findings.updates[-1])}" if findings.updates else ""
     return page_of(f"Run {run.name}", stands_out_html(findings, links, last=last) + Markup("".join(parts)))

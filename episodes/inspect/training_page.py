@@ -25,7 +25,7 @@ from episodes.storage.runs import is_run as has_status
 SCOPES = ("train", "test", "update", "info")
 MOST_CELLS = 400  # of a curve
 MOST_EPISODES = 5  # of each list
-MOST_SETTINGS = 100  # that differ
+MOST_SETTINGS, MOST_OF_SETTING = 500, 300  # number, and characters of one
 SCRIPTS = ("decode.js", "dom.js", "training.js")
 
 
@@ -144,10 +144,11 @@ class RunFiles:
         return any(has_new) or before != self.stored
 
     def _read_episodes(self, name: str, path: Path) -> bool:
-        """List the newest, best and worst episodes of a data set of the run in `episodes`, if it has changed. Return
+        """List the best, worst and newest episodes of a data set of the run in `episodes`, if it has changed. Return
         True if it has.
 
-        A data set of few episodes has one list. If a file disappears meanwhile, the next call tries again.
+        A data set of few episodes has one list. No episode is in two lists. If a file disappears meanwhile, the next
+        call tries again.
         """
         try:
             shards = file_sizes(path)
@@ -159,14 +160,15 @@ class RunFiles:
         self._shards[name], returns = shards, np.asarray(table["return"], np.float64)
         order = np.argsort(np.where(np.isnan(returns), np.inf, returns), kind="stable")
         order = order[~np.isnan(returns[order])]
-        chosen = {"kept" if KEPT_AS in table else "newest": np.arange(len(returns))[::-1]}
-        if len(returns) > MOST_EPISODES:
-            chosen |= {"best": order[::-1], "worst": order}
+        newest = np.arange(len(returns))[::-1]
+        if len(returns) <= 3 * MOST_EPISODES:
+            chosen = {"kept" if KEPT_AS in table else "newest": newest[: 3 * MOST_EPISODES]}
+        else:
+            chosen = {"best": order[::-1][:MOST_EPISODES], "worst": order[:MOST_EPISODES]}
+            chosen["newest other"] = newest[~np.isin(newest, np.concatenate(list(chosen.values())))][:MOST_EPISODES]
         nth = repetitions(table)
         self.episodes[name] = {
-            kind: [_row(table, i, int(nth[i])) for i in rows[:MOST_EPISODES].tolist()]
-            for kind, rows in chosen.items()
-            if len(rows)
+            kind: [_row(table, i, int(nth[i])) for i in rows.tolist()] for kind, rows in chosen.items() if len(rows)
         }
         return True
 
@@ -178,6 +180,11 @@ class RunFiles:
         if self.stored is not None and self.stored.best_score is not None:
             return self.stored.best_score
         return max(filter(math.isfinite, self.files["test"].columns.get("mean_return", ())), default=None)
+
+    def _unit(self) -> str:
+        """Return what the column "step" of the CSV files counts, which is known of runs of this library's trainers."""
+        columns = self.files["train"].columns
+        return "environment steps" if {"num_steps", "num_env_steps"} & columns.keys() else "logged steps"
 
     def message(self) -> dict[str, Any]:
         """Return the run's description and its curves as data for the page."""
@@ -200,6 +207,7 @@ class RunFiles:
             "status": "" if stored is None else clipped(stored.status, 200),
             "best": self._best_test(),
             "steps": int(max(filter(math.isfinite, last_steps), default=0)),
+            "unit": self._unit(),
             "age": max(time.time() - max(times), 0.0) if times else None,
             "problem": "; ".join(file.problem for file in self.files.values() if file.problem),
             "metrics": metrics,
@@ -293,13 +301,16 @@ class TrainingFiles:
         if known == self.version:
             return None
         settings = [{} if run.stored is None else run.stored.settings for run in self.runs]
-        names = differing(settings)[:MOST_SETTINGS] if all(settings) else []
+        are_different = differing(settings) if all(settings) else []
+        names = [*are_different, *(name for table in settings for name in table)]
+        names = list(dict.fromkeys(names))[:MOST_SETTINGS]
         return {
             "version": self.version,
             "runs": [run.message() for run in self.runs],
             "groups": seed_groups(settings),
+            "differing": len(are_different),
             "settings": {
-                clipped(name): [clipped(table[name], 60) if name in table else "" for table in settings]
+                clipped(name): [clipped(table[name], MOST_OF_SETTING) if name in table else "" for table in settings]
                 for name in names
             },
         }

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from episodes.inspect.formatting import number
 from episodes.inspect.run_findings import RunFinding
-from episodes.inspect.run_findings_page import course_html, divergence_html
+from episodes.inspect.run_findings_page import MARKED_BAR, course_html, divergence_html
+from episodes.inspect.update_rows import UpdateRow
 from episodes.storage.ledger.difference import Difference
 from tests.inspection.test_page import WITH_BROWSER, Tab, browser, served, tab
 from tests.learners.test_run_findings import signs
@@ -26,13 +28,20 @@ def test_page_leads_from_a_finding_to_the_agent_that_shows_it(tmp_path: Path, ta
     with served(*runs) as server:
         page = tab.open(server.url)
         page.locator("#findings .out").nth(1).wait_for()
-        assert page.locator("#findings .out li").count() == 1
+        assert page.locator("#findings .out > ul > li").count() == 1
         assert "of agent b have the wrong sign" in page.locator("#findings .out").nth(0).inner_text()
         assert "Nothing" in page.locator("#findings .out").nth(1).inner_text()
         bar = page.locator("figure.divergence")
+        page.evaluate("draw()")  # curves are drawn again beside this figure, which has none
         assert (bar.get_attribute("data-update"), bar.get_attribute("data-cause")) == ("1", "inputs")
-        page.locator("#findings li > a").click()
+        link = page.locator("#findings .links a").first
+        shown = re.fullmatch(r"Update \d: advantage agreement (-[.\d]+) of agent b", link.inner_text())
+        assert shown
+        link.click()
         page.locator("#by-agent").wait_for()
+        assert shown[1] in page.locator("#by-agent tr:has(td.mark)").inner_text()
+        assert f"Here: advantage agreement {shown[1]} of agent b" in page.locator(".finding").inner_text()
+        page.locator("nav a", has_text="last").or_(page.locator("nav s", has_text="last")).first.click()
         assert tab.texts("#by-agent tr:has(td.mark) td:first-child") == ["b"]
         assert "of agent b have the wrong sign" in page.locator(".finding").inner_text()
         assert page.locator("nav s").all_inner_texts() == ["later", "last"]
@@ -44,18 +53,26 @@ def test_page_leads_from_a_finding_to_the_agent_that_shows_it(tmp_path: Path, ta
 
 
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=2, max_size=40), st.integers(1, 40))
-def test_bars_of_a_finding_have_the_sizes_of_its_numbers(values: list[float], update: int) -> None:
-    finding = RunFinding("a", "b", "c", update, measure="<size>", course=list(enumerate(values, 1)))
-    html = course_html(finding, lambda number: f"u{number}")
-    bars = re.findall(r'href="u(\d+)"><g( opacity=".6")?>.*? y="([-\d.]+)".*? height="([\d.]+)"', html)
+def test_bars_of_a_finding_read_with_their_axis_are_its_numbers(values: list[float], update: int) -> None:
+    course = [UpdateRow(n, {"agent": "<b>"}, value) for n, value in enumerate(values, 1)]
+    html = course_html(RunFinding("a", "b", "c", update, measure="size", course=course), lambda n: f"u{n}")
+    bars = re.findall(r'href="u(\d+)".*? y="([-\d.]+)".*? height="([\d.]+)" fill="([#\w]+)"', html)
     assert [int(number) for number, *_ in bars] == list(range(1, len(values) + 1))
-    assert [int(number) for number, faint, *_ in bars if not faint] == [update] * (update <= len(values))
-    scale = 48 / ((max(0.0, *values) - min(0.0, *values)) or 1.0)
-    for value, (*_, top, tall) in zip(values, bars, strict=True):
-        assert float(tall) == pytest.approx(max(abs(value) * scale, 1), abs=0.06)
-        assert float(top) == pytest.approx((max(0.0, *values) - max(value, 0.0)) * scale, abs=0.06)
-    assert "<size>" not in html
-    assert course_html(RunFinding("a", "b", "c", course=[(1, 2.0)])) == ""
+    assert [int(number) for number, *_, colour in bars if colour == MARKED_BAR] == [update] * (update <= len(values))
+    zero = float(re.findall(r'y1="([\d.]+)"', html)[0])
+    heights = {
+        float(text): float(y) - 4 for y, text in re.findall(r'y="([\d.]+)" text-anchor="end">([^<]+)<', html)[:-1]
+    }
+    assert heights[0.0] == pytest.approx(zero, abs=0.06)
+    most = max(values, key=abs)
+    assert float(number(most)) in heights
+    for value, (_, top, tall, _) in zip(values, bars, strict=True):
+        assert float(top) == pytest.approx(zero if value < 0 else zero - float(tall), abs=0.11)
+        if most:
+            expected = abs(value / most) * abs(heights[float(number(most))] - zero)
+            assert float(tall) == pytest.approx(max(expected, 1), abs=0.11)
+    assert "<b>" not in html
+    assert course_html(RunFinding("a", "b", "c", course=course[:1])) == ""
 
 
 CAUSES = {"settings": "settings", "episode": "sampling", "content": "inputs", "weights": "weights"}

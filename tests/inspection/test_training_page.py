@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,8 @@ def test_training_page_follows_runs_and_links_to_episodes(tmp_path: Path, tab: T
             assert "hidden=b" in page.url
             page.locator("#more summary").click()
             page.locator("figure[data-metric='update/own_metric']").wait_for()
-            assert tab.texts("#episodes h2 >> nth=1")[0].startswith("best episodes")
-            page.get_by_role("link", name="e8").nth(1).click()
+            assert tab.texts("#episodes h2 >> nth=0")[0].startswith("newest episodes")
+            page.get_by_role("link", name="e8").click()
             page.locator("#episode h2", has_text="e8").wait_for()
             assert page.title() == "Run a: episodes"
             page.locator("#back").click()
@@ -168,20 +169,22 @@ def test_training_page_table_has_the_newest_number_and_no_reading_after_the_end(
         page = tab.open(server.url)
         assert tab.texts("#runs td:nth-child(3)") == ["412.5", "500"]
         figure = page.locator("figure[data-metric='train/mean_return']")
-        assert figure.locator(".values").inner_text().split() == ["412.5", "500"]
+        assert figure.locator(".values").inner_text().split() == ["a", "412.5", "b", "500", "newest"]
         box = figure.locator("svg").bounding_box()
         for share, expected in (
-            (0.45, "412.5 \u2013 step 45"),
-            (0.28, "412.5 5 step 28"),  # of the nearest rows
-            (0.36, "412.5 500 step 36"),
-            (0.99, "\u2013 \u2013 step 99"),
+            (0.45, "a 412.5 b \u2013 step 45"),
+            (0.28, "a 412.5 b 5 step 28"),  # of the nearest rows
+            (0.36, "a 412.5 b 500 step 36"),
+            (0.99, "a \u2013 b \u2013 step 99"),
         ):
             page.mouse.move(box["x"] + share * box["width"], box["y"] + 40)
             assert figure.locator(".values").inner_text().split() == expected.split()
 
 
-def drawn(page: Any, metric: str) -> list[list[float]]:
-    """Return the points of the first curve of a chart in the units of its axes, as its labels have them."""
+def drawn(page: Any, metric: str, is_log: bool = False) -> list[list[float]]:
+    """Return the points of the first curve of a chart in the units of its axes, as its labels have them. With `is_log`,
+    heights are exponents.
+    """
     script = """(metric) => {
       const figure = document.querySelector(`figure[data-metric='${metric}']`);
       const labels = (name, side) => [...figure.querySelectorAll(`.${name} span`)].map(
@@ -191,6 +194,7 @@ def drawn(page: Any, metric: str) -> list[list[float]]:
       return [labels("places", "left"), labels("heights", "top"), points];
     }"""
     places, heights, points = page.evaluate(script, metric)
+    heights = [[at, np.log10(number) if is_log else number] for at, number in heights]
 
     def in_units(labels: list[list[float]], at: float) -> float:
         (at_first, first), (at_last, last) = labels[0], labels[-1]
@@ -204,6 +208,96 @@ CURVES = st.lists(
     min_size=3,
     max_size=30,
 )
+
+
+@WITH_BROWSER
+def test_hidden_runs_return_and_no_page_is_blank_without_a_word(tmp_path: Path, tab: Tab) -> None:
+    folders = [tmp_path / name for name in "ab"]
+    for n, folder in enumerate(folders):
+        run_folder(folder, n).close()
+    with served(*folders) as server:
+        page = tab.open(server.url)
+        paths = "[...document.querySelectorAll('path.curve')].map((path) => path.getAttribute('d'))"
+        before = page.evaluate(paths)
+        for name in "ab":
+            page.locator("#runs label", has_text=name).click()
+        assert page.locator("#curves figure").count() == 0
+        assert tab.texts("#empty") == ["All runs are hidden: check one in the table above."]
+        page.reload()
+        page.locator("#empty", has_text="All runs are hidden").wait_for()
+        for name in "ab":
+            page.get_by_role("checkbox", name=name, exact=True).press("Space")
+        assert tab.texts("#empty") == [""]
+        assert page.evaluate(paths) == before
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "update.csv").write_text("step,return\n1,2.5\n")
+    with served(folders[0], tmp_path / "bare") as server:  # without a status and settings
+        tab.open(server.url)
+        assert tab.texts("#settings summary") == ["3 settings; of bare none is recorded"]
+        assert tab.texts("#runs td:nth-child(2)") == ["not begun", "not recorded"]
+        assert tab.texts("#runs td:nth-child(3)") == ["4", "2.5"]
+        assert tab.texts("#runs th:nth-child(5)") == ["logged steps"]
+    with served(folders[0]) as server:
+        page = tab.open(server.url)
+        page.locator("#runs td", has_text="a").first.click()  # one run alone has no switch
+        assert page.locator("#runs input").count() == 0
+        assert page.locator("figure[data-metric='train/mean_return'] path.curve").count() == 1
+        assert tab.texts("#runs .status") == ["not begun"]
+
+
+@WITH_BROWSER
+def test_smoothed_curve_has_the_raw_one_and_a_zoom_labels_its_newest_number(tmp_path: Path, tab: Tab) -> None:
+    run_folder(tmp_path / "a", 0, num_rows=11).close()
+    with served(tmp_path / "a") as server:
+        page = tab.open(server.url)
+        figure = page.locator("figure[data-metric='train/mean_return']")
+        raw = figure.locator("path.curve").get_attribute("d")
+        page.evaluate("() => { state.smooth = 0.9; draw(); }")
+        assert figure.locator("path.raw").get_attribute("d") == raw
+        assert figure.locator("path.curve").get_attribute("d") != raw
+        assert figure.locator(".values").inner_text().endswith("newest, smoothed")
+        page.evaluate("() => { state.smooth = 0; zoom([0, 55]); }")
+        assert figure.locator(".values").inner_text().split() == ["5", "last", "one", "shown"]
+        page.locator("#whole").click()
+        assert figure.locator(".values").inner_text().split() == ["10", "newest"]
+
+
+@WITH_BROWSER
+def test_large_chart_with_a_logarithmic_scale_read_with_its_axis_is_the_table(tmp_path: Path, tab: Tab) -> None:
+    with CSVLogger(tmp_path / "a") as logger:
+        for step, number in enumerate((1.0, 10.0, 0.0, 1000.0, 100.0)):
+            logger.log("train", {"mean_return": number}, step)
+    with served(tmp_path / "a") as server:
+        page = tab.open(server.url)
+        figure = page.locator("figure[data-metric='train/mean_return']")
+        width = figure.bounding_box()["width"]
+        figure.locator("button.large").press("Enter")
+        assert figure.bounding_box()["width"] > width
+        assert page.evaluate("document.activeElement.getAttribute('aria-expanded')") == "true"
+        assert figure.locator(".meaning").inner_text() == "mean return of the episodes of each sample."
+        figure.get_by_role("checkbox", name="logarithmic").check()
+        points = drawn(page, "train/mean_return", is_log=True)
+        assert np.allclose(points, [[0, 0], [1, 1], [3, 3], [4, 2]], atol=0.02)
+        assert "Numbers that are not above 0" in figure.inner_text()
+        page.reload()
+        figure.wait_for()
+        assert np.allclose(drawn(page, "train/mean_return", is_log=True), points)
+        figure.locator("button.large").click()
+        assert figure.bounding_box()["width"] == width
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=24))
+def test_episode_lists_have_the_best_and_worst_and_no_episode_twice(returns: list[float]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder) / "episodes", [plain([number], id_=f"e{n}") for n, number in enumerate(returns)])
+        run = RunFiles(Path(folder))
+        run.read()
+    lists = run.episodes["episodes"]
+    shown = [row["id"] for rows in lists.values() for row in rows]
+    assert len(shown) == len(set(shown)) == min(len(returns), 15)
+    for kind, order in (("best", sorted(returns, reverse=True)), ("worst", sorted(returns))):
+        assert [row["return"] for row in lists.get(kind, ())] == order[:5] * (len(returns) > 15)
 
 
 @WITH_BROWSER
@@ -286,10 +380,14 @@ def test_training_page_finds_metrics_zooms_and_compares_settings(tmp_path: Path,
             logger.describe({"configuration": {"algo": "ppo", "env": "CartPole-v1", "seed": seed, "rate": rate}})
     with served(*folders) as server:
         page = tab.open(server.url)
-        assert page.locator("#settings summary").inner_text() == "2 settings differ"
+        assert page.locator("#settings summary").inner_text() == "2 settings differ, of 4"
         page.locator("#settings summary").click()
         rows = [row.split("\t") for row in tab.texts("#settings tbody tr")]
-        assert rows == [["seed", "0", "1", "0"], ["rate", "0.1", "0.1", "0.2"]]
+        assert rows[:2] == [["seed", "0", "1", "0"], ["rate", "0.1", "0.1", "0.2"]]
+        assert sorted(row[0] for row in rows) == ["algo", "env", "rate", "seed"]
+        page.fill("#settings input", "cart")
+        assert [row.split("\t")[0] for row in tab.texts("#settings tbody tr")] == ["env"]
+        assert page.locator("#settings tr.differs").count() == 0
         page.fill("#search", "LOSS")
         shown = "[...document.querySelectorAll('#curves > figure')].map((one) => one.dataset.metric)"
         assert page.evaluate(shown) == ["update/loss"]

@@ -25,7 +25,9 @@ from episode_runners import SingleAgentEnvRunner
 from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument
 from episodes.inspect import examine_run, explain_update
+from episodes.inspect.formatting import number
 from episodes.inspect.run_findings_page import LiveFindings, run_report, update_page
+from episodes.inspect.update_explanation import text_of
 from episodes.pack import EpisodePack
 from episodes.storage.ledger import Ledger, LedgerReader
 from episodes.storage.runs import write_status
@@ -237,6 +239,64 @@ def test_fault_stands_out_by_name_and_its_healthy_twin_does_not(
             assert f"episodes/0/training/#id={finding.episode}" in page
 
 
+def number_in(row: Any, measure: str) -> float:
+    """Return a number of a row of `by`: a column, or the difference of two."""
+    first, *others = measure.split(" - ")
+    return row[first] - sum(row[name] for name in others)
+
+
+SIGNS = {"advantage_sign": -1}  # of the numbers that show a finding; 1 of the others
+
+
+@pytest.mark.parametrize(("kind", "run"), FAULTS)
+def test_finding_links_to_the_strongest_rows_and_states_their_numbers(
+    kind: str, run: Callable[[Path, bool], Path], tmp_path: Path
+) -> None:
+    folder = run(tmp_path, True)
+    if not (folder / "ledger").is_dir():
+        return  # it has an episode, and no update
+    (finding,) = examine_run(folder)
+    group, sign = finding.table.removeprefix("by-"), SIGNS.get(kind, 1)
+    for one in finding.course:
+        table = explain_update(folder, one.update, episodes=()).by(group)
+        (row,) = [row for row in table if all(str(row[name]) == cell for name, cell in one.row.items())]
+        assert one.value == pytest.approx(number_in(row, finding.measure), rel=1e-9, abs=1e-12)
+    assert finding.update is not None
+    strongest = max(finding.course, key=lambda one: sign * one.value)
+    assert next(one.value for one in finding.course if one.update == finding.update) == strongest.value
+    shown = finding.shown_in(finding.update)
+    numbers = strongest.parts or {finding.measure: strongest.value}
+    assert all(text_of(name, value) in shown for name, value in numbers.items())
+    assert strongest.value == pytest.approx(number_in(numbers, finding.measure))
+    page = LiveFindings([folder]).html()
+    assert f">Update {finding.update}: {shown}</a>" in page
+    assert f">Episode {finding.episode}, t={finding.t}: {finding.step}</a>" in page or not finding.data
+    rows = explain_update(folder, finding.update, episodes=())
+    steps = [row for row in rows if (row.id_, row.t) == (finding.episode, finding.t)]
+    values = {number(abs(value)) for step in steps for value in step.measurements.values()}
+    values |= {number(abs(np.log(step.measurements["first_ratio"]))) for step in steps}
+    numbers = re.findall(r"[-+.e0-9]*[0-9]", finding.step)
+    is_mean = kind == "token_logp"  # of the tokens of a turn
+    assert numbers
+    assert is_mean or not steps or {text.lstrip("-") for text in numbers} & values
+
+
+def test_time_limit_stored_as_an_end_is_one_finding_with_its_step(tmp_path: Path) -> None:
+    folder = limits(tmp_path, True)
+    facts = {"terminated": True, "truncated": False}
+    write(folder / "training", [made(policy_of(), f"e29.{i}", np.ones(40) + i / 100, **facts) for i in range(8)])
+    (finding,) = examine_run(folder)
+    assert (finding.kind, finding.t, finding.data) == ("value_at_limit", 39, "training")
+    assert "training: 8 of 8 episodes end by termination after exactly 40 steps" in finding.text
+    (alone,) = examine_run(
+        write(
+            tmp_path / "alone" / "training",
+            [made(policy_of(), f"e{i}", np.ones(40) + i / 100, **facts) for i in range(8)],
+        ).parent
+    )
+    assert (alone.kind, alone.t) == ("time_limit_terminates", 39)
+
+
 def test_texts_name_the_episodes_agents_and_turns(tmp_path: Path) -> None:
     old = examine_run(workers(tmp_path / "old", True))[0]
     assert old.text.startswith("6 of 24 episodes")
@@ -254,7 +314,7 @@ def test_texts_name_the_episodes_agents_and_turns(tmp_path: Path) -> None:
     learned = examine_run(learned_tokens(tmp_path / "learned", True, is_stored=True))[0]
     assert learned.text.startswith("from turn 1 on")
     assert "the recorded tokens right before it are 4 2" in learned.text
-    assert (learned.update, learned.table, learned.data, learned.t) == (2, "by-turn", "training", 1)
+    assert (learned.update, learned.table, learned.data, learned.t) == (1, "by-turn", "training", 1)
     numbered = examine_run(numbered_workers(tmp_path / "numbered", True))[0]
     assert "(28% of the steps), all of worker 2 were sampled" in re.sub(r"\(\d+%", "(28%", numbered.text)
     assert numbered.advice == "check whether new weights reach worker 2"
@@ -336,9 +396,9 @@ def test_killed_run_is_read_as_far_as_it_is_written(tmp_path: Path) -> None:
     algorithm = PPO(policy, CONFIG)
     algorithm.measures_rows = True
     ledger = Ledger(tmp_path / "ledger", measures_rows=True, every=2)
-    for number in range(1, 4):
-        algorithm.update(sampled(policy, number))
-        ledger.note(number, algorithm.preprocess(sampled(policy, number)), measured=algorithm.row_measurements)
+    for n in range(1, 4):
+        algorithm.update(sampled(policy, n))
+        ledger.note(n, algorithm.preprocess(sampled(policy, n)), measured=algorithm.row_measurements)
     findings = examine_run(tmp_path)
     assert (findings.updates, list(findings)) == ([(1, ""), (2, "")], [])
     assert findings.missing[0].startswith("updates after 2, which the killed run had not written")

@@ -1,22 +1,32 @@
 // The curves of one or several runs, which follow the files that the runs write.
 
-const COLOURS = ["#3b82f6", "#e0820a", "#16a34a", "#a855f7", "#0891b2", "#ec4899", "#65a30d", "#64748b"];
+const NUM_COLOURS = 8;  // in the style
 const FIRST = [
   "train/mean_return_100", "test/mean_return", "update/return", "update/loss", "update/policy_loss", "update/value_loss", "update/kl",
   "update/entropy", "update/explained_variance", "train/steps_per_second", "train/mean_length",
 ];
-const TITLES = { "train/mean_return_100": "mean return of the newest 100 episodes", "train/mean_return": "mean return of the episodes of each sample" };
+const MEANINGS = {
+  "train/mean_return_100": "mean return of the newest 100 episodes", "train/mean_return": "mean return of the episodes of each sample",
+  "test/mean_return": "mean return of the episodes of a test", "update/return": "mean return of the episodes of an update",
+  "update/loss": "mean over the gradient steps of what they minimize; it need not fall while a policy improves",
+  "update/policy_loss": "part of the loss of the policy; near 0, and no measure of progress", "update/value_loss": "mean squared error of the values, before its coefficient",
+  "update/kl": "estimate of how far the policy moved from the one that acted", "update/entropy": "mean entropy of the actions' distributions: 0 if they are certain",
+  "update/explained_variance": "1 if values predict the returns, 0 if they predict no more than a constant",
+  "train/steps_per_second": "environment steps by second of sampling", "train/mean_length": "mean number of steps of the episodes of each sample",
+  "update/clip_fraction": "fraction of rows whose ratio was clipped", "update/gradient_norm": "norm of the gradient before it is clipped",
+};
 const MOST_PARTS = 6;  // of a metric that each agent or module has, above the fold
 const WIDTH = 600, HEIGHT = 150, EDGE = 6, MOST_POINTS = 400;
-let runs = [], groups = [], settings = {};
+let runs = [], groups = [], settings = {}, differing = 0;
 let version = null, received = 0, findingsHtml = "";
-const state = { hidden: [], smooth: 0, at: null, x: "step", zoom: null, find: "", seeds: false };
+const state = { hidden: [], smooth: 0, at: null, x: "step", zoom: null, find: "", seeds: false, large: [], log: [] };
 
-const colourOf = (run) => COLOURS[run % COLOURS.length];
+const meaningOf = (name) => MEANINGS[name.replace(/\/(agent|module)\/.*$/, "")] ?? "";  // of agents and modules, the same
+const colourOf = (run) => `var(--run-${run % NUM_COLOURS})`;
 
 function save() {
   const query = new URLSearchParams();
-  for (const name of state.hidden) query.append("hidden", name);
+  for (const list of ["hidden", "large", "log"]) for (const name of state[list]) query.append(list, name);
   if (state.smooth) query.set("smooth", state.smooth);
   if (state.x !== "step") query.set("x", state.x);
   if (state.zoom) query.set("zoom", state.zoom.join(","));
@@ -29,7 +39,7 @@ function load() {
   const query = new URLSearchParams(location.hash.slice(1));
   const zoom = (query.get("zoom") ?? "").split(",").map(Number), x = query.get("x");
   Object.assign(state, {
-    hidden: query.getAll("hidden"), smooth: Number(query.get("smooth")) || 0, find: query.get("find") ?? "",
+    hidden: query.getAll("hidden"), large: query.getAll("large"), log: query.getAll("log"), smooth: Number(query.get("smooth")) || 0, find: query.get("find") ?? "",
     seeds: query.has("seeds"), x: ["update", "time"].includes(x) ? x : "step",
     zoom: zoom.length === 2 && zoom[1] > zoom[0] ? zoom : null,
   });
@@ -77,6 +87,20 @@ function ticks(low, high, most) {  // round numbers from low to high
   return Array.from({ length: count }, (_, i) => +((first + i) * step).toPrecision(12));
 }
 
+function axisTicks(low, high, most) {  // at least two, unless all is one value
+  for (let count = most; count <= 4 * most; count *= 2) {
+    const values = ticks(low, high, count);
+    if (values.length > 1) return values;
+  }
+  return ticks(low, high, most);
+}
+
+function logTicks(low, high) {  // exponents between those of the ends: powers of ten, or other round numbers within few of them
+  const powers = Array.from({ length: Math.max(Math.floor(high) - Math.ceil(low) + 1, 0) }, (_, i) => Math.ceil(low) + i);
+  if (powers.length > 2) return powers.filter((_, i) => i % Math.ceil(powers.length / 6) === 0);
+  return axisTicks(10 ** low, 10 ** high, 4).filter((value) => value > 0).map(Math.log10);
+}
+
 function short(value) {
   for (const [unit, size] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) if (Math.abs(value) >= size && Math.abs(value) < 1e12) return `${+(value / size).toPrecision(4)}${unit}`;
   return show(value);
@@ -115,7 +139,7 @@ function curvesOf(name) {
   const curves = [];
   for (const run of shownRuns()) {
     const metric = run.metrics[name], xs = metric && placed(run, metric.step);
-    if (xs) curves.push({ run, xs, low: metric.low, high: metric.high, values: smoothed(metric.mean), label: run.name, hasBand: !state.smooth });
+    if (xs) curves.push({ run, xs, low: metric.low, high: metric.high, values: smoothed(metric.mean), raw: state.smooth ? metric.mean : null, label: run.name, hasBand: !state.smooth });
   }
   if (!state.seeds) return curves;
   const members = Map.groupBy(curves, (curve) => groups[curve.run.number]);
@@ -136,36 +160,67 @@ function extent(curves, [from, to]) {
   for (const curve of curves) {
     curve.xs.forEach((x, i) => {
       if (x < from || x > to) return;
-      for (const value of curve.hasBand ? [curve.low[i], curve.high[i]] : [curve.values[i]]) if (Number.isFinite(value)) { low = Math.min(low, value); high = Math.max(high, value); }
+      for (const value of curve.hasBand ? [curve.low[i], curve.high[i]] : [curve.values[i], curve.raw?.[i] ?? NaN]) if (Number.isFinite(value)) { low = Math.min(low, value); high = Math.max(high, value); }
     });
   }
   return [low, high];
 }
 
-function chart(name, [from, to]) {
-  const curves = curvesOf(name), [low, high] = extent(curves, [from, to]);
-  const x = (value) => WIDTH * ((value - from) / (to - from)), y = (value) => height(value, low, high, EDGE, HEIGHT - EDGE);
-  const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": `${name}, ${show(low)} to ${show(high)}` });
-  const heights = ticks(low, high, 4).map((value) => ({ value, at: y(value) })), places = ticks(from, to, 5).map((value) => ({ value, at: x(value) }));
-  for (const { at } of heights) svg.append(element("line", { class: "grid", x1: 0, x2: WIDTH, y1: at, y2: at }));
-  for (const { at } of places) svg.append(element("line", { class: "grid", x1: at, x2: at, y1: 0, y2: HEIGHT }));
-  for (const curve of curves) {
-    const xs = curve.xs.map(x);
-    if (curve.hasBand) {
-      const known = xs.map((_, i) => i).filter((i) => !Number.isNaN(curve.low[i]));
-      const top = known.map((i) => `${xs[i].toFixed(1)} ${y(curve.high[i]).toFixed(1)}`), bottom = known.reverse().map((i) => `${xs[i].toFixed(1)} ${y(curve.low[i]).toFixed(1)}`);
-      if (top.length > 1) svg.append(element("path", { class: "band", d: `M${[...top, ...bottom].join("L")}Z`, fill: curve.run.colour }));
-    }
-    svg.append(element("path", { class: "curve", d: line(xs, curve.values.map((value) => (Number.isNaN(value) ? NaN : y(value)))), stroke: curve.run.colour, "stroke-linecap": "round" }));
+function toExponents(curve) {  // of numbers above 0; others have no place on a logarithmic axis
+  const exponents = (values) => values && Array.from(values, (value) => (value > 0 ? Math.log10(value) : NaN));
+  return { ...curve, values: exponents(curve.values), raw: exponents(curve.raw), low: exponents(curve.low), high: exponents(curve.high) };
+}
+
+function drawCurve(svg, curve, x, y) {
+  const xs = curve.xs.map(x), heights = (values) => Array.from(values, (value) => (Number.isNaN(value) ? NaN : y(value)));
+  const style = (part) => `${part}:${curve.run.colour}`;
+  if (curve.hasBand) {
+    const known = xs.map((_, i) => i).filter((i) => !Number.isNaN(curve.low[i]) && !Number.isNaN(curve.high[i]));
+    const top = known.map((i) => `${xs[i].toFixed(1)} ${y(curve.high[i]).toFixed(1)}`), bottom = known.reverse().map((i) => `${xs[i].toFixed(1)} ${y(curve.low[i]).toFixed(1)}`);
+    if (top.length > 1) svg.append(element("path", { class: "band", d: `M${[...top, ...bottom].join("L")}Z`, style: style("fill") }));
   }
+  if (curve.raw) svg.append(element("path", { class: "raw", d: line(xs, heights(curve.raw)), style: style("stroke") }));
+  svg.append(element("path", { class: "curve", d: line(xs, heights(curve.values)), style: style("stroke"), "stroke-linecap": "round" }));
+}
+
+function toggle(list, name) {
+  state[list] = state[list].includes(name) ? state[list].filter((other) => other !== name) : [...state[list], name];
+  save();
+  draw();
+  document.querySelector(`figure[data-metric="${CSS.escape(name)}"] .${list}`)?.focus();
+}
+
+function heading(name, range, isLarge, isLog) {  // a button that opens the chart large, where it has a switch of its scale
+  const open = element("button", { type: "button", class: "large", "aria-expanded": isLarge, title: meaningOf(name) }, name);
+  open.addEventListener("click", () => toggle("large", name));
+  if (!isLarge) return element("h2", {}, open, element("span", {}, range));
+  const box = element("input", { type: "checkbox", class: "log", ...(isLog ? { checked: "" } : {}) });
+  box.addEventListener("change", () => toggle("log", name));
+  return element("h2", {}, open, element("span", {}, range), element("label", {}, box, " logarithmic"));
+}
+
+function chart(name, [from, to]) {
+  const isLarge = state.large.includes(name), isLog = isLarge && state.log.includes(name);
+  const curves = curvesOf(name), onAxis = isLog ? curves.map(toExponents) : curves, ends = extent(curves, [from, to]);
+  let [low, high] = extent(onAxis, [from, to]);
+  if (low === high) [low, high] = [low - (Math.abs(low) / 10 || 1), high + (Math.abs(high) / 10 || 1)];  // a line in the middle
+  const x = (value) => WIDTH * ((value - from) / (to - from)), y = (value) => height(value, low, high, EDGE, HEIGHT - EDGE);
+  const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": `${name}, ${show(ends[0])} to ${show(ends[1])}` });
+  const heights = (isLog ? logTicks(low, high) : axisTicks(low, high, isLarge ? 8 : 4)).map((value) => ({ value: isLog ? +(10 ** value).toPrecision(4) : value, at: y(value) }));
+  const places = axisTicks(from, to, 5).map((value) => ({ value, at: x(value) }));
+  for (const { at, value } of heights) svg.append(element("line", { class: value === 0 ? "grid zero" : "grid", x1: 0, x2: WIDTH, y1: at, y2: at }));
+  for (const { at } of places) svg.append(element("line", { class: "grid", x1: at, x2: at, y1: 0, y2: HEIGHT }));
+  for (const curve of onAxis) drawCurve(svg, curve, x, y);
   const cursor = element("line", { class: "cursor", y1: 0, y2: HEIGHT }), drag = element("rect", { class: "drag", y: 0, height: HEIGHT, width: 0 });
   svg.append(cursor, drag);
   const values = element("p", { class: "values" });
-  const range = low > high ? "no numbers" : low === high ? show(low) : `${show(low)} … ${show(high)}`;
+  const range = ends[0] > ends[1] ? "no numbers" : ends[0] === ends[1] ? show(ends[0]) : `${show(ends[0])} … ${show(ends[1])}`;
   const left = element("div", { class: "heights" }, ...heights.map(({ value, at }) => element("span", { style: `top:${100 * at / HEIGHT}%` }, short(value))));
   const below = element("div", { class: "places" }, ...places.map(({ value, at }) => element("span", { style: `left:${100 * at / WIDTH}%` }, place(value))));
-  const figure = element("figure", { class: "chart", "data-metric": name }, element("h2", { title: TITLES[name] }, name, element("span", {}, range)), element("div", { class: "plot" }, left, svg, below), values);
-  Object.assign(figure, { curves, cursor, x, values });
+  const figure = element("figure", { class: `chart${isLarge ? " wide" : ""}`, "data-metric": name }, heading(name, range, isLarge, isLog), element("div", { class: "plot" }, left, svg, below), values);
+  if (isLarge && meaningOf(name)) figure.append(element("p", { class: "meaning" }, `${meaningOf(name)}.`));
+  if (isLog && ends[0] <= 0) figure.append(element("p", { class: "meaning" }, "Numbers that are not above 0 have no place on this scale."));
+  Object.assign(figure, { curves, cursor, x, values, to });
   listen(svg, drag, (event) => {
     const box = svg.getBoundingClientRect();
     return from + (to - from) * Math.max(0, Math.min(1, (event.clientX - box.left) / box.width));
@@ -201,22 +256,23 @@ function zoom(ends) {
   draw();
 }
 
-function readingOf(curve) {  // the value at the cursor, or the newest one
+function readingOf(curve, to) {  // the value at the cursor, or the newest one that is shown
   const { xs, values } = curve, last = xs.length - 1;
-  if (state.at === null) return values[values.findLastIndex((value) => !Number.isNaN(value))] ?? NaN;
+  if (state.at === null) return values[values.findLastIndex((value, i) => !Number.isNaN(value) && xs[i] <= to)] ?? NaN;
   if (!(state.at >= xs[0] && state.at <= xs[last])) return NaN;
   const after = xs.findIndex((x) => x >= state.at), before = Math.max(after - 1, 0);
   return values[state.at - xs[before] < xs[after] - state.at ? before : after];
 }
 
 function readings() {
-  document.querySelectorAll("figure").forEach((figure) => {
+  const at = { step: () => `step ${Math.round(state.at).toLocaleString("en")}`, update: () => `update ${Math.round(state.at).toLocaleString("en")}`, time: () => duration(state.at) };
+  const words = `${state.at !== null ? at[state.x]() : state.zoom ? "last one shown" : "newest"}${state.smooth ? ", smoothed" : ""}`;
+  document.querySelectorAll("figure.chart").forEach((figure) => {
     const texts = figure.curves.map((curve) => {
-      const value = readingOf(curve);
-      return element("span", { style: `color:${curve.run.colour}`, title: curve.label }, `${Number.isNaN(value) ? "–" : show(value)} `);
+      const value = readingOf(curve, figure.to), name = figure.curves.length > 1 ? `${curve.label} ` : "";
+      return element("span", { style: `color:${curve.run.colour}`, title: curve.label }, element("i", {}, name), `${Number.isNaN(value) ? "–" : show(value)} `);
     });
-    const words = { step: () => `step ${Math.round(state.at).toLocaleString("en")}`, update: () => `update ${Math.round(state.at).toLocaleString("en")}`, time: () => duration(state.at) };
-    figure.values.replaceChildren(...texts, state.at === null ? "" : words[state.x]());
+    figure.values.replaceChildren(...texts, texts.length ? words : "");
     const x = state.at === null ? -1 : figure.x(state.at);
     figure.cursor.setAttribute("x1", x);
     figure.cursor.setAttribute("x2", x);
@@ -233,54 +289,77 @@ function newest(run, ...names) {  // the newest number of the first of the metri
 
 const isBad = (status) => /^(failed|killed|unreadable)/.test(status);
 
+const HEADS = {  // columns whose names need a word more
+  "logged steps": "as the logger of the run counts them, such as sampled tokens", "environment steps": "of all environments together; each agent of a game has its own",
+  return: "newest mean return", "best test": "highest mean return of a test", "last row": "when the files of the run have grown last",
+};
+
 function table(heads, rows) {
-  return element("table", {}, element("thead", {}, element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)))), element("tbody", {}, ...rows));
+  return element("table", {}, element("thead", {}, element("tr", {}, ...heads.map((text) => element("th", { scope: "col", title: HEADS[text] }, text)))), element("tbody", {}, ...rows));
+}
+
+const UNKNOWN = "not recorded";  // state of a run without a status
+
+function switchOf(run, i) {  // shows or hides a run; one run alone is always shown
+  const words = `${run.name}${run.problem ? ` (${run.problem})` : ""}`;
+  if (runs.length === 1) return element("span", { style: `color:${colourOf(i)}` }, words);
+  const box = element("input", { type: "checkbox", "aria-label": run.name, ...(state.hidden.includes(run.name) ? {} : { checked: "" }) });
+  box.addEventListener("change", () => {
+    state.hidden = box.checked ? state.hidden.filter((name) => name !== run.name) : [...state.hidden, run.name];
+    save();
+    draw();
+    find("runs").querySelectorAll("input")[i].focus();
+  });
+  return element("label", { style: `color:${colourOf(i)}`, title: "show or hide the curves of this run" }, box, ` ${words}`);
 }
 
 function runTable() {
-  const number = (value) => (Number.isNaN(value) ? "" : show(value));
+  const number = (value) => (Number.isNaN(value) ? "–" : show(value));
   const varying = ["algorithm", "environment", "seed"].filter((name) => runs.some((run) => run[name] !== runs[0][name]));
   find("about").textContent = ["algorithm", "environment", "seed"].filter((name) => !varying.includes(name) && runs[0][name]).map((name) => `${name} ${runs[0][name]}`).join(", ");
+  const units = [...new Set(runs.map((run) => run.unit))];
   const rows = runs.map((run, i) => {
-    const box = element("input", { type: "checkbox", "aria-label": run.name, ...(state.hidden.includes(run.name) ? {} : { checked: "" }) });
-    box.addEventListener("change", () => {
-      state.hidden = box.checked ? state.hidden.filter((name) => name !== run.name) : [...state.hidden, run.name];
-      save();
-      draw();
-    });
-    const status = element("td", { class: `text status${run.status === "running" ? " running" : isBad(run.status) ? " bad" : ""}` }, run.status);
-    const cells = [number(newest(run, "train/mean_return_100", "train/mean_return")), number(run.best ?? NaN), run.steps.toLocaleString("en"), ...varying.map((name) => run[name])];
-    const name = element("td", { class: "text" }, element("label", { style: `color:${colourOf(i)}` }, box, ` ${run.name}${run.problem ? ` (${run.problem})` : ""}`));
-    return element("tr", {}, name, status, ...cells.map((cell) => element("td", {}, String(cell ?? ""))), element("td", { class: "age" }));
+    const status = element("td", { class: `text status${run.status === "running" ? " running" : isBad(run.status) ? " bad" : ""}` }, run.status || UNKNOWN);
+    const steps = `${run.steps.toLocaleString("en")}${units.length > 1 ? ` ${run.unit}` : ""}`;
+    const cells = [number(newest(run, "train/mean_return_100", "train/mean_return", "update/return")), number(run.best ?? NaN), steps, ...varying.map((name) => run[name])];
+    return element("tr", {}, element("td", { class: "text" }, switchOf(run, i)), status, ...cells.map((cell) => element("td", {}, String(cell ?? ""))), element("td", { class: "age" }));
   });
-  find("runs").replaceChildren(table(["run", "state", "return", "best test", "steps", ...varying, "last row"], rows));
+  find("runs").replaceChildren(table(["run", "state", "return", "best test", units.length > 1 ? "steps" : units[0], ...varying, "last row"], rows));
   ages();
 }
 
 function ages() {  // of the last row of each run, and how many runs go on
   const passed = (performance.now() - received) / 1000;
+  const age = (run) => `${duration(Math.round(run.age + passed))} ago`;
   document.querySelectorAll("#runs .age").forEach((cell, i) => {
-    cell.textContent = runs[i].age === null ? "no files yet" : duration(Math.round(runs[i].age + passed));
+    cell.textContent = runs[i].age === null ? "no files yet" : age(runs[i]);
   });
   const ongoing = runs.filter((run) => run.status === "running").length;
   const ended = runs.filter((run) => isEnded(run.status)).length;
+  const ages = runs.filter((run) => run.age !== null).sort((a, b) => a.age - b.age);
   find("live").className = ongoing ? "" : "ended";
-  find("live").textContent = ongoing ? `${ongoing} running` : ended === runs.length ? "ended" : "no run is known to be running";
+  find("live").textContent = ongoing ? `${ongoing} running` : ended === runs.length ? "ended" : `no run is known to be running${ages.length ? `, newest row ${age(ages[0])}` : ""}`;
 }
 
 function settingsTable() {
   const names = Object.keys(settings), part = find("settings");
   part.hidden = !names.length;
-  part.querySelector("summary").textContent = `${counted(names.length, "setting")} ${names.length === 1 ? "differs" : "differ"}`;
-  const rows = names.map((name) => element("tr", {}, element("th", { scope: "row" }, name), ...settings[name].map((value) => element("td", {}, value))));
-  part.querySelector("div").replaceChildren(table(["setting", ...runs.map((run) => run.name)], rows));
+  const differ = `${counted(differing, "setting")} ${differing === 1 ? "differs" : "differ"}`;
+  const without = runs.filter((_, i) => names.every((name) => settings[name][i] === "")).map((run) => run.name);
+  const all = counted(names.length, "setting");
+  part.querySelector("summary").textContent = without.length ? `${all}; of ${without.join(", ")} none is recorded` : runs.length > 1 ? `${differ}, of ${names.length}` : all;
+  const words = part.querySelector("input").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const shown = names.filter((name) => words.every((word) => `${name} ${settings[name].join(" ")}`.toLowerCase().includes(word)));
+  const isDifferent = new Set(names.slice(0, differing));
+  const rows = shown.map((name) => element("tr", isDifferent.has(name) ? { class: "differs" } : {}, element("th", { scope: "row" }, name), ...settings[name].map((value) => element("td", {}, value))));
+  part.querySelector("div").replaceChildren(shown.length ? table(["setting", ...runs.map((run) => run.name)], rows) : element("p", { class: "note" }, "no setting has these words"));
 }
 
 function episodeLists() {
   const parts = runs.flatMap((run, i) => Object.entries(run.episodes).flatMap(([set, lists]) => Object.entries(lists).map(([title, rows]) => {
     const links = rows.map((row) => {
       const address = `episodes/${i}/${encodeURIComponent(set)}/#${new URLSearchParams({ episode: JSON.stringify([row.id, row.t, row.agent, row.nth]) })}`;
-      return element("li", {}, element("a", { href: address }, row.id), ` return ${show(row.return)}, ${counted(row.length, "step")}${row.kept ? `, ${row.kept}` : ""}`);
+      return element("li", {}, element("a", { href: address, title: row.id }, briefId(row.id)), ` return ${show(row.return)}, ${counted(row.length, "step")}${row.kept ? `, ${row.kept}` : ""}`);
     });
     return element("div", { class: "chart" }, element("h2", { style: `color:${colourOf(i)}` }, `${title} episodes`, element("span", {}, `${run.name}/${set}`)), element("ul", {}, ...links));
   })));
@@ -311,10 +390,11 @@ function draw() {
   episodeLists();
   tools();
   const [first, rest] = chosenMetrics(), axis = domain();
-  find("empty").textContent = first.length || rest.length ? "" : state.find ? "no metric has these words" : "no rows yet: waiting for the first epoch";
-  find("curves").replaceChildren(...first.map((name) => chart(name, axis)));
+  const areHidden = runs.length > 0 && !shownRuns().length;
+  find("empty").textContent = areHidden ? "All runs are hidden: check one in the table above." : first.length || rest.length ? "" : state.find ? "no metric has these words" : "no rows yet: waiting for the first epoch";
+  find("curves").replaceChildren(...(areHidden ? [] : first.map((name) => chart(name, axis))));
   const more = find("more");
-  more.hidden = !rest.length;
+  more.hidden = !rest.length || areHidden;
   more.querySelector("summary").textContent = counted(rest.length, "more metric");
   more.querySelector("div").replaceChildren(...(more.open ? rest.map((name) => chart(name, axis)) : []));
   readings();
@@ -325,7 +405,7 @@ async function poll() {
     const answer = await fetch(`runs?version=${version ?? ""}`);
     if (answer.status === 200) {
       const message = decode(await answer.arrayBuffer());
-      ({ version, runs, groups, settings } = message);
+      ({ version, runs, groups, settings, differing } = message);
       received = performance.now();
       draw();
     }
@@ -359,6 +439,7 @@ change("x", "change", (input) => { [state.x, state.zoom, state.at] = [input.valu
 find("tools").addEventListener("submit", (event) => event.preventDefault());
 find("whole").addEventListener("click", () => zoom(null));
 addEventListener("keydown", (event) => { if (event.key === "Escape" && state.zoom) zoom(null); });
+find("settings").querySelector("input").addEventListener("input", settingsTable);
 find("more").addEventListener("toggle", draw);
 load();
 Promise.all([poll(), pollFindings()]).then(() => { document.body.dataset.ready = "yes"; });

@@ -1,0 +1,163 @@
+"""Rows of the tables on the pages of updates that show a finding best, with their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from episodes.inspect.formatting import brief_id
+from episodes.inspect.update_explanation import time_ranges
+
+Columns = Mapping[str, np.ndarray]
+UNKNOWN = str(None)  # id of an episode, agent or worker
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRow:
+    """Row of a table on the page of an update.
+
+    Attributes:
+        update: number of the update.
+        row: the cells that identify the row, by column.
+        value: the number in the row that shows a finding.
+        parts: the numbers in the row of which it is the difference, by column.
+    """
+
+    update: int
+    row: Mapping[str, str]
+    value: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """The row as text, such as "of worker 2"."""
+        if "time" in self.row:
+            return f"at t={self.row['time']}"
+        turn = f"turn {self.row['t']} of " if "t" in self.row else ""
+        cells = {name: brief_id(cell) for name, cell in self.row.items() if name != "t"}
+        names = (f"an unknown {name}" if cell == UNKNOWN else f"{name} {cell}" for name, cell in cells.items())
+        return f"of {turn}{', '.join(names)}"
+
+
+def mean_of_known(numbers: np.ndarray) -> float:
+    """Return the mean of the finite numbers, or NaN if there are none."""
+    known = numbers[np.isfinite(numbers)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def strongest_rows(
+    columns: Columns,
+    group: str,
+    number: Callable[[np.ndarray], float],
+    among: np.ndarray,
+    sign: int = 1,
+    parts: Sequence[str] = (),
+) -> list[UpdateRow]:
+    """Return the row of `by(group)` with the largest number in each update, for the updates that have one.
+
+    Args:
+        columns: columns of the steps of all updates, as `step_columns` returns them, with their "update".
+        group: "episode", "agent", "time", "turn" or "worker".
+        number: function that returns the number of a group, given the indices of its steps. Groups with NaN are left
+            out.
+        among: whether a group with the step may be chosen, bool [n].
+        sign: -1 to return the rows with the smallest numbers.
+        parts: columns whose means are `UpdateRow.parts`.
+    """
+    order = np.argsort(columns["update"], kind="stable")
+    updates, starts = np.unique(columns["update"][order], return_index=True)
+    result = []
+    for update, steps in zip(updates.tolist(), np.split(order, starts[1:]), strict=True):
+        keys = _keys(columns, group, steps)
+        if keys is None or not among[steps].any():
+            continue
+        names, of_step = np.unique(keys, return_inverse=True)
+        groups = np.split(steps[np.argsort(of_step, kind="stable")], np.cumsum(np.bincount(of_step))[:-1])
+        numbers = {i: number(groups[i]) for i in np.unique(of_step[among[steps]]).tolist()}
+        numbers = {i: value for i, value in numbers.items() if np.isfinite(value)}
+        if numbers:
+            best = max(numbers, key=lambda i: sign * numbers[i])
+            means = {name: mean_of_known(columns[name][groups[best]]) for name in parts}
+            result.append(UpdateRow(int(update), _cells(group, str(names[best])), numbers[best], means))
+    return result
+
+
+def strongest(rows: Sequence[UpdateRow], sign: int = 1) -> UpdateRow:
+    """Return the row with the largest number, or with the smallest one if `sign` is -1. Of equal ones, the newest."""
+    return max(rows, key=lambda row: (sign * row.value, row.update))
+
+
+def _keys(columns: Columns, group: str, steps: np.ndarray) -> np.ndarray | None:
+    """Return a text for the group of each step of an update, as `UpdateExplanation.by` groups them. It is None if the
+    page of the update has no such table.
+    """
+    if group == "time":
+        keys = np.array(time_ranges(columns["t"][steps], has_last=True))
+    elif group == "turn":
+        pairs = zip(columns["episode"][steps].tolist(), columns["t"][steps].tolist(), strict=True)
+        keys = np.array([f"{t} {id_}" for id_, t in pairs])
+    elif group == "worker":
+        numbers = columns["worker"][steps].tolist()
+        keys = np.array([f"{worker:.0f}" if isfinite(worker) else UNKNOWN for worker in numbers])
+    else:
+        keys = np.array(list(map(str, columns[group][steps].tolist())))
+    has_table = group == "episode" or len(np.unique(keys)) > 1
+    return keys if has_table else None
+
+
+def _cells(group: str, key: str) -> dict[str, str]:
+    """Return the cells that identify the row of a group, by column, given its key."""
+    if group == "turn":
+        t, _, id_ = key.partition(" ")
+        return {"episode": id_, "t": t}
+    return {group: key}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStep:
+    """Step of an episode that shows a finding.
+
+    Attributes:
+        data: name of the data set that has the step, or "".
+        episode: id of its episode.
+        agent: its agent, or None.
+        t: its time.
+        row: its index in the columns.
+    """
+
+    data: str
+    episode: str
+    agent: str | None
+    t: int
+    row: int
+
+
+def strongest_step(columns: Columns, sizes: np.ndarray, data: Mapping[str, Any]) -> StoredStep:
+    """Return the step with the largest size of those that are stored, or of all if none of them is.
+
+    A page of an episode shows what the newest update with the step measured, so this is the row.
+
+    Args:
+        columns: columns of the steps of all updates.
+        sizes: how well each step shows the finding [n]; NaN for steps that do not.
+        data: data sets of the run by name.
+    """
+    ids, agents = columns["episode"], columns["agent"].tolist()
+    stored: dict[str, list[tuple[str, int, int]]] = {}
+    for name, dataset in data.items():
+        table = dataset.metadata
+        for id_, start, length in zip(*(table[key].tolist() for key in ("id", "t_started", "length")), strict=True):
+            stored.setdefault(str(id_), []).append((name, start, start + length))
+    known = np.flatnonzero(np.isfinite(sizes))
+    for row in known[np.argsort(-sizes[known], kind="stable")].tolist() if stored else ():
+        t, agent = int(columns["t"][row]), agents[row]
+        names = [name for name, start, stop in stored.get(str(ids[row]), ()) if start <= t < stop]
+        if names:
+            same = np.flatnonzero((columns["t"] == t) & (ids == ids[row]) & (columns["agent"] == agent))
+            return StoredStep(names[0], str(ids[row]), agent, t, int(same[-1]))
+    row = int(known[sizes[known].argmax()])
+    return StoredStep("", str(ids[row]), agents[row], int(columns["t"][row]), row)

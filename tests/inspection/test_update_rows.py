@@ -1,0 +1,83 @@
+"""The strongest rows of updates, compared with the tables that explain the updates."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from episodes.inspect.update_explanation import UpdateExplanation, ratio_distances
+from episodes.inspect.update_rows import mean_of_known, strongest, strongest_rows, strongest_step
+
+STEPS = st.lists(
+    st.tuples(
+        st.integers(1, 3),  # update
+        st.sampled_from(["a", "b", "c"]),  # episode
+        st.sampled_from([None, "x", "y"]),
+        st.integers(0, 9),
+        st.sampled_from([1.0, 0.5, 2.0, 3.0, np.nan]),  # first_ratio
+        st.integers(0, 1),  # first_gradient_step
+        st.sampled_from([0.0, 1.0, np.nan]),  # worker
+        st.booleans(),  # among
+    ),
+    min_size=1,
+    max_size=40,
+)
+NAMES = ("update", "episode", "agent", "t", "first_ratio", "first_gradient_step", "worker")
+
+
+def columns_of(steps: list[Any]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return the columns of steps, and which of them may be chosen."""
+    lists = dict(zip((*NAMES, "among"), zip(*steps, strict=True), strict=True))
+    among = np.array(lists.pop("among"))
+    kinds = {"episode": object, "agent": object}
+    columns = {name: np.array(values, kinds.get(name)) for name, values in lists.items()}
+    return {**columns, "share": np.ones(len(steps)), "times_learned": np.ones(len(steps), np.int64)}, among
+
+
+@given(STEPS, st.sampled_from(["episode", "agent", "time", "turn", "worker"]), st.sampled_from([1, -1]))
+def test_strongest_rows_are_those_of_the_tables(steps: list[Any], group: str, sign: int) -> None:
+    columns, among = columns_of(steps)
+    distances = ratio_distances(columns)
+    course = strongest_rows(columns, group, lambda rows: mean_of_known(distances[rows]), among, sign, ("t",))
+    by_update = {one.update: one for one in course}
+    assert [one.update for one in course] == sorted(by_update)
+    for update in np.unique(columns["update"]).tolist():
+        rows = np.flatnonzero(columns["update"] == update)
+        table = {name: column[rows] for name, column in columns.items() if name != "update"}
+        groups = UpdateExplanation(update, "", table).by(group)
+        known = [sign * row["ratio_distance"] for row in groups if np.isfinite(row["ratio_distance"])]
+        one = by_update.get(update)
+        if len(groups) == 1 and group != "episode":
+            assert one is None  # the page of the update has no such table
+        elif one is not None:
+            (row,) = [row for row in groups if all(str(row[name]) == cell for name, cell in one.row.items())]
+            assert one.value == pytest.approx(row["ratio_distance"])
+            assert (
+                sign * one.value == pytest.approx(max(known)) if among[rows].all() else sign * one.value <= max(known)
+            )
+        else:
+            assert not (among[rows].all() and known)
+    if course:
+        assert sign * strongest(course, sign).value == max(sign * one.value for one in course)
+
+
+@given(STEPS, st.sets(st.sampled_from(["a", "b", "c"])), st.integers(0, 9))
+def test_strongest_step_is_a_stored_one_if_there_is_one(steps: list[Any], stored: set[str], start: int) -> None:
+    columns, among = columns_of(steps)
+    sizes = np.where(among, columns["first_ratio"], np.nan)
+    if not np.isfinite(sizes).any():
+        return
+    names = sorted(stored)
+    table = {"id": np.array(names, object), "t_started": np.full(len(names), start), "length": np.full(len(names), 4)}
+    step = strongest_step(columns, sizes, {"training": SimpleNamespace(metadata=table)})
+    is_stored = np.isin(columns["episode"].astype(str), names) & (columns["t"] >= start) & (columns["t"] < start + 4)
+    known = np.flatnonzero(np.isfinite(sizes) & (is_stored if (is_stored & np.isfinite(sizes)).any() else True))
+    assert step.data == "training" * bool((is_stored & np.isfinite(sizes)).any())
+    same = (columns["episode"] == step.episode) & (columns["t"] == step.t) & (columns["agent"] == step.agent)
+    assert np.nanmax(sizes[same]) == sizes[known].max()
+    assert step.row == np.flatnonzero(same)[-1] or not step.data  # of the newest update, as the page of the episode
