@@ -332,6 +332,6 @@ def test_add_with_keys_stores_chosen_outputs() -> None:
     assert buffer.extra_model_outputs == ("vf_preds",)
     with pytest.raises(UnknownKey, match="no_such"):
         buffer.add(episode, keys=["no_such"])
-    with pytest.raises(WrongType, match="list of names"):
+    with pytest.raises(WrongType, match="names of extra model outputs in a list"):
         buffer.add(episode, keys="vf_preds")
     assert len(buffer) == 3
