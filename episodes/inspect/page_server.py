@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,10 +12,12 @@ from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import numpy as np
+
 from episodes.errors import EpisodeError, InvalidArgument
 from episodes.inspect.conversation import Decode
 from episodes.inspect.doctor.examine import examine
-from episodes.inspect.formatting import clipped
+from episodes.inspect.formatting import clipped, page_id
 from episodes.inspect.html_report import episode_data, findings_data, index_of, live_page, open_for_page, overview
 from episodes.inspect.learned_tracks import LearnedTracks
 from episodes.inspect.page_messages import encode
@@ -25,6 +27,7 @@ from episodes.inspect.update_explanation import page_of
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import local_path
 from episodes.storage.header import NAME as DATASET_FILE
+from episodes.tokens.names import GROUP, GROUP_ID
 
 if TYPE_CHECKING:
     import socket
@@ -39,6 +42,7 @@ MOST_OF_ERROR = 1000  # characters
 _NUMBER = re.compile("-?[0-9]{1,18}")  # in a request
 MOST_CONNECTIONS = 64  # at a time, each of which has a thread
 IDLE_S = 10.0  # after which a connection that sends nothing is closed
+GROUP_COLUMNS = tuple(f"custom_data/{key}" for key in (GROUP_ID, GROUP))  # the first one that a table has
 KEPT_VERSIONS = 8  # of which the ids are stored, so that clients get the new rows only
 
 
@@ -50,6 +54,7 @@ class LiveDataset:
         decode: function from a list of token ids to text.
         run: name of the training run that the episodes belong to, whose page the title names and links to.
         learned: function that returns what the updates of the run measured at its episodes.
+        update_address: function from the number of an update to the address of its page.
 
     Attributes:
         version: changes with the files.
@@ -61,8 +66,10 @@ class LiveDataset:
         decode: Decode | None = None,
         run: str | None = None,
         learned: Callable[[], LearnedTracks] | None = None,
+        update_address: Callable[[int], str] = str,
     ) -> None:
         self.path, self.decode, self.run, self._learned = path, decode, run, learned
+        self._update_address = update_address
         self.version = 0
         self.dataset = open_for_page(path)
         self._lock = Lock()
@@ -130,11 +137,25 @@ class LiveDataset:
             return 404, TEXT, b"this episode is not in the data set any more"
         try:
             episode = dataset[index]
+            facts: dict[str, Any] = {}
             if self._learned is not None and isinstance(episode, SingleAgentEpisode):
-                episode = self._learned().of(episode)
-            return 200, BINARY, encode(episode_data(episode, window, decode=self.decode))
+                learned = self._learned()
+                episode, facts = learned.of(episode), self._learned_facts(learned, dataset.metadata, index)
+            return 200, BINARY, encode(episode_data(episode, window, decode=self.decode) | facts)
         except (OSError, EpisodeError) as error:  # its shard was replaced meanwhile
             return 404, TEXT, str(error).encode()
+
+    def _learned_facts(self, learned: LearnedTracks, table: Mapping[str, Any], index: int) -> dict[str, Any]:
+        """Return the newest update that learned from an episode, and advantages of its group by the ids of the page."""
+        id_, facts = str(table["id"][index]), {}
+        if id_ in learned.newest and learned.num_modules == 1:
+            number = learned.newest[id_]
+            facts["update"] = {"number": number, "address": self._update_address(number)}
+        groups = next((table[name] for name in GROUP_COLUMNS if name in table), None)
+        if groups is not None:
+            ids = [str(table["id"][i]) for i in np.flatnonzero(groups == groups[index])]
+            facts["advantages"] = {page_id(key): value for key, value in learned.advantages(ids).items()}
+        return facts
 
 
 class LiveRuns:
@@ -168,7 +189,8 @@ class LiveRuns:
             return self._update(number, runs[number].path, dataset_name, query.get("module"))
         if name != "episodes" or number not in runs:
             return NOT_FOUND
-        dataset = self._dataset(runs[number], unquote(dataset_name), partial(self._findings.learned, int(number)))
+        learned, address = partial(self._findings.learned, int(number)), f"../../../updates/{number}/{{}}".format
+        dataset = self._dataset(runs[number], unquote(dataset_name), learned, address)
         return NOT_FOUND if dataset is None else dataset.answer(agent_path, query)
 
     def _update(self, number: str, run: Path, update: str, module: str | None) -> Answer:
@@ -186,14 +208,16 @@ class LiveRuns:
             )
         return 200, HTML, page.encode()
 
-    def _dataset(self, run: RunFiles, name: str, learned: Callable[[], LearnedTracks]) -> LiveDataset | None:
+    def _dataset(
+        self, run: RunFiles, name: str, learned: Callable[[], LearnedTracks], update_address: Callable[[int], str]
+    ) -> LiveDataset | None:
         """Return a data set of episodes of the run, opened at the first call, or None if the run has none."""
         path = run.dataset_paths().get(name)
         if path is None:
             return None
         with self._lock:
             if path not in self._datasets:
-                self._datasets[path] = LiveDataset(path, self._decode, run.path.name, learned)
+                self._datasets[path] = LiveDataset(path, self._decode, run.path.name, learned, update_address)
             return self._datasets[path]
 
 

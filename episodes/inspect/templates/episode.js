@@ -325,13 +325,6 @@ function picker() {
   return element("details", { id: "picker" }, summary, element("div", {}, ...boxes), ...left);
 }
 
-function conversation() {  // HTML of the tokens of a language agent, escaped by the template
-  if (!shown.conversation) return [];
-  const part = element("div", { id: "conversation" });
-  part.innerHTML = shown.conversation;
-  return [part];
-}
-
 function turns() {  // texts of an episode in the order of its steps
   const items = [];
   for (let step = firstStep(shown); step <= shown.length && items.length < MOST_TURNS; step++) {
@@ -347,6 +340,12 @@ function turns() {  // texts of an episode in the order of its steps
   return items.length ? [element("ol", { id: "turns", "aria-label": "texts" }, ...items)] : [];
 }
 
+function stopComparing() {
+  const close = element("button", { type: "button", "aria-label": "stop comparing" }, "×");
+  close.addEventListener("click", () => { state.other = other = null; save(); drawRows(); draw(); });
+  return close;
+}
+
 function firstDifference() {
   if (!other) return [];
   let best = null;
@@ -357,16 +356,22 @@ function firstDifference() {
   const words = best ? `first difference: step ${best[0]}, ${best[1]}` : "no difference in the tracks of this page";
   const go = element("button", { type: "button" }, words);
   if (best) go.addEventListener("click", () => move(best[0]));
-  const close = element("button", { type: "button", "aria-label": "stop comparing" }, "×");
-  close.addEventListener("click", () => { state.other = other = null; save(); drawRows(); draw(); });
   const tolerance = element("input", { type: "number", min: 0, step: "any", value: state.tolerance, "aria-label": "tolerance" });
   tolerance.addEventListener("change", () => { state.tolerance = Math.max(Number(tolerance.value) || 0, 0); save(); draw(); });
-  return [element("p", { id: "difference" }, `compared with ${other.title} (dashed, or below) `, go, " ", element("label", {}, "tolerance ", tolerance), " ", close)];
+  return [element("p", { id: "difference" }, `compared with ${other.title} (dashed, or below) `, go, " ", element("label", {}, "tolerance ", tolerance), " ", stopComparing())];
 }
 
 function heading(episode) {
+  if (isTalk(episode)) return talkHeading(episode);
   const words = `${counted(episode.length, "step")}, return ${show(episode.return)}${episode.started ? `, from t ${episode.started}` : ""}, `;
   return element("h2", {}, episode.title, element("small", {}, words, element("i", { class: kindOf(episode.ending) }, episode.ending)));
+}
+
+function folded(tracks) {  // of a conversation, whose turns are above
+  const isOpen = state.areTracksOpen || state.view !== null || state.lanes !== null || shown.cameras.length > 0;
+  const part = element("details", { id: "tracks", ...(isOpen ? { open: "" } : {}) }, element("summary", {}, "tracks of turns"), ...tracks);
+  part.addEventListener("toggle", () => { state.areTracksOpen = part.open; });
+  return part;
 }
 
 function draw() {
@@ -392,13 +397,16 @@ function draw() {
   const empty = shown.lanes.length ? [] : [element("p", {}, "This episode has no steps and no numbers.")];
   const keys = element("details", { id: "keys" }, element("summary", {}, "keys"), element("p", {}, KEYS));
   const stage = element("div", { id: "stage" }, pictures, scrub, element("div", { id: "axis" }));
-  panel.replaceChildren(heading(shown), ...firstDifference(), ...conversation(), stage, ...empty, element("div", { id: "lanes" }), picker(), keys, ...turns());
+  const tracks = [stage, ...empty, element("div", { id: "lanes" }), picker()], difference = firstDifference();
+  const parts = isTalk(shown) ? [...(isTalk(other) ? [] : difference), ...conversation(), folded([...(isTalk(other) ? difference : []), ...tracks])] : [...difference, ...conversation(), ...tracks];
+  panel.replaceChildren(heading(shown), ...parts, keys, ...turns());
   drawLanes();
 }
 
 function move(to, isSaved = true) {
   if (!shown || shown.isMissing) return;
   state.step = Math.max(firstStep(shown), Math.min(span()[1], to));
+  if (isSaved) state.token = null;
   const step = state.step;
   find("step").value = step;
   find("now").textContent = `step ${step}` + (shown.started ? ` (t ${shown.started + step})` : "");
@@ -422,6 +430,7 @@ function move(to, isSaved = true) {
     value.className = tracks.some((track) => partner(track) && differs(track, step)) ? "differs" : "";
   });
   document.querySelectorAll("#turns li").forEach((turn) => turn.classList.toggle("current", Number(turn.dataset.step) === step));
+  markTurn();
   if (isSaved) save();
 }
 
