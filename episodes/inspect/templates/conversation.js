@@ -152,7 +152,7 @@ function conversation() {  // tokens of the shown episode, beside those of the o
       for (const token of elements) token.classList.add("ep-first");
       const at = (a.messages[n] ?? b.messages[n]), go = element("button", { type: "button", id: "first-token" }, `first other token: turn ${at.turn}, ${at.role} token ${k}`);
       part.first = elements[0];
-      go.addEventListener("click", () => showIn(grid, part.first));
+      if (part.first) go.addEventListener("click", () => showIn(grid, part.first));
       part.append(element("p", { class: "note" }, go, " ", stopComparing()));
     } else part.append(element("p", { class: "note" }, "Both have the same tokens. ", stopComparing()));
   } else for (const talk of talks) grid.append(...talk.messages.map((_, n) => messageOf(talk, n)));
@@ -163,26 +163,31 @@ function conversation() {  // tokens of the shown episode, beside those of the o
   return [part];
 }
 
+function enter(grid, token) {  // make a token the one that Tab goes to
+  grid.querySelector(".ep-token[tabindex='0']")?.setAttribute("tabindex", "-1");
+  token?.setAttribute("tabindex", "0");
+}
+
 function reads(grid, reading) {  // what is known of a token, on hover and on focus; one token is in the order of Tab
   const read = (event) => { if (event.target.place) reading.textContent = readToken(event.target); };
-  const enter = (token) => { grid.querySelector(".ep-token[tabindex='0']")?.setAttribute("tabindex", "-1"); token?.setAttribute("tabindex", "0"); };
-  enter(grid.querySelector(".ep-model .ep-token") ?? grid.querySelector(".ep-token"));
+  enter(grid, grid.querySelector(".ep-model .ep-token") ?? grid.querySelector(".ep-token"));
   grid.addEventListener("pointerover", read);
   grid.addEventListener("focusin", read);
-  grid.addEventListener("click", (event) => { if (event.target.place) { enter(event.target); event.target.focus(); } });
+  grid.addEventListener("click", (event) => { if (event.target.place) { enter(grid, event.target); event.target.focus(); } });
   grid.addEventListener("keydown", (event) => {
     if (!event.target.place || !["ArrowRight", "ArrowLeft", "Home", "End"].includes(event.key)) return;
     const all = [...grid.querySelectorAll(".ep-token")], at = all.indexOf(event.target);
     const next = all[{ ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: all.length - 1 }[event.key]];
-    if (next) { enter(next); next.focus(); }
+    if (next) { enter(grid, next); next.focus(); }
     event.preventDefault();
     event.stopPropagation();
   });
 }
 
-function showIn(grid, target) {  // scroll the messages, but not the page
-  const [box, place] = [grid.getBoundingClientRect(), target?.getBoundingClientRect() ?? grid.getBoundingClientRect()];
+function showIn(grid, target, rounds = 4) {  // scroll the messages, but not the page; messages that come into view get their heights then
+  const [box, place] = [grid.getBoundingClientRect(), target.getBoundingClientRect()], before = grid.scrollTop;
   grid.scrollTop += place.top - box.top - Math.max((box.height - place.height) / 2, 30);
+  if (rounds > 1 && grid.scrollTop !== before) requestAnimationFrame(() => showIn(grid, target, rounds - 1));
 }
 
 function markTurn() {  // the current turn, and the token of the address
@@ -199,7 +204,10 @@ function markTurn() {  // the current turn, and the token of the address
   if (linked !== null && target) {
     const token = [...target.querySelectorAll(".ep-token")].find((one) => one.place[0] === own && one.place[2] === linked) ?? target.querySelector(".ep-note");
     token?.classList.add("ep-linked");
-    if (token?.place) find("token").textContent = `linked: ${readToken(token)}`;
+    if (token?.place) {
+      find("token").textContent = `linked: ${readToken(token)}`;
+      enter(part.querySelector(".talks"), token);
+    }
     target = token ?? target;
   }
   if (!target || part.seen === state.step) return;

@@ -398,8 +398,8 @@ function draw() {
   const keys = element("details", { id: "keys" }, element("summary", {}, "keys"), element("p", {}, KEYS));
   const stage = element("div", { id: "stage" }, pictures, scrub, element("div", { id: "axis" }));
   const tracks = [stage, ...empty, element("div", { id: "lanes" }), picker()], difference = firstDifference();
-  const parts = isTalk(shown) ? [...(isTalk(other) ? [] : difference), ...conversation(), folded([...(isTalk(other) ? difference : []), ...tracks])] : [...difference, ...conversation(), ...tracks];
-  panel.replaceChildren(heading(shown), ...parts, keys, ...turns());
+  const parts = isTalk(shown) ? [...(isTalk(other) ? [] : difference), ...conversation(), folded([...(isTalk(other) ? difference : []), ...tracks, ...turns()])] : [...difference, ...conversation(), ...tracks];
+  panel.replaceChildren(heading(shown), ...parts, keys, ...(isTalk(shown) ? [] : turns()));
   drawLanes();
 }
 
