@@ -351,9 +351,9 @@ def _view(
     text_of = None if decode is None else cache(lambda id_: _text(id_, decode))
     versions = episode.get_policy_versions().tolist()
     kinds: dict[str, Any] = episode.tracks.ragged_kinds()
-    outputs = [key for key in (LOGP, TRAINER_LOGP, LEARNED, VERSION) if isinstance(kinds.get(key), RaggedKind)]
-    outputs = [key for key in outputs if not kinds[key].value_shape]  # one number per token
-    of_learner = [key for key in _OF_LEARNER if LEARNER in kinds and key in kinds[LEARNER]]
+    outputs = [key for key in (LOGP, TRAINER_LOGP, LEARNED, VERSION) if _is_per_token(kinds.get(key))]
+    learner = kinds.get(LEARNER)
+    of_learner = [key for key in _OF_LEARNER if isinstance(learner, Mapping) and _is_per_token(learner.get(key))]
     messages: list[Message] = []
     num_messages, num_sampled, num_learned, num_others = 0, 0, 0, 0
     for role, t, info, ids in _raw_messages(episode):
@@ -366,7 +366,8 @@ def _view(
             stored = {key: np.asarray(episode.get_extra_model_outputs(key, t)) for key in outputs}
             learned = episode.get_extra_model_outputs(LEARNER, t) if of_learner else {}
             stored |= {_OF_LEARNER[key]: np.asarray(learned[key]) for key in of_learner}
-            values = _per_token(stored)
+            odd = {key: len(numbers) for key, numbers in stored.items() if len(numbers) != len(ids)}
+            values = _per_token(stored | {key: np.full(len(ids), np.nan) for key in odd})
             num_sampled += len(ids)
             num_learned += int(np.count_nonzero(values[LEARNED])) if LEARNED in values else len(ids)
             notes = [f"reward {formatting.number(float(episode.get_rewards(t)))}"]
@@ -374,6 +375,7 @@ def _view(
             notes += [f"version {versions[t]}"] if versions[t] >= 0 else []
             notes += [f"finish reason {formatting.clipped(info[FINISH_REASON])}"] if info else []
             notes += _summary(values, gains is None)
+            notes += [f"unknown {key}: {count} numbers for {len(ids)} tokens" for key, count in odd.items()]
         if len(messages) < max_messages:
             shown = np.asarray(ids[:max_tokens])
             texts = None if text_of is None else [text_of(id_) for id_ in shown.tolist()]
@@ -394,6 +396,11 @@ def _view(
     quantities = [quantity for quantity in QUANTITIES if quantity.name in present]
     title = f"{formatting.shortened(episode.id_)}: {', '.join(facts)}"
     return ConversationView(title, messages, num_messages - len(messages), decode is not None, facts, quantities)
+
+
+def _is_per_token(kind: Any) -> bool:
+    """Return True if this is the kind of a ragged output with one number per item."""
+    return isinstance(kind, RaggedKind) and not kind.value_shape and kind.dtype.kind in "biuf"
 
 
 def _per_token(stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

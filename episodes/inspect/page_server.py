@@ -12,8 +12,6 @@ from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-import numpy as np
-
 from episodes.errors import EpisodeError, InvalidArgument
 from episodes.inspect.conversation import Decode
 from episodes.inspect.doctor.examine import examine
@@ -153,7 +151,7 @@ class LiveDataset:
             facts["update"] = {"number": number, "address": self._update_address(number)}
         groups = next((table[name] for name in GROUP_COLUMNS if name in table), None)
         if groups is not None:
-            ids = [str(table["id"][i]) for i in np.flatnonzero(groups == groups[index])]
+            ids = [str(id_) for id_, group in zip(table["id"], groups, strict=True) if group == groups[index]]
             facts["advantages"] = {page_id(key): value for key, value in learned.advantages(ids).items()}
         return facts
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from episodes import MultiAgentEpisode, SingleAgentEpisode
-from episodes.inspect import explain_update
+from episodes import MultiAgentEpisode, RaggedKind, SingleAgentEpisode
+from episodes.inspect import explain_update, view_conversation
 from episodes.inspect.conversation import MOST_OF_PAGE, QUANTITIES, page_conversation
 from episodes.inspect.html_report import episode_data
 from episodes.storage.runs import write_status
@@ -244,6 +244,10 @@ def test_two_conversations_are_beside_each_other_with_the_first_other_token(
         )
         expected = sorted((*others[0], pair[others[0]]) for pair in pairs if others[0] in pair) if others else []
         assert marked == expected
+        page.wait_for_function(
+            "() => [...document.querySelectorAll('.ep-first')].every((one) => "
+            "one.getBoundingClientRect().bottom <= document.querySelector('.talks').getBoundingClientRect().bottom)"
+        )
         assert page.get_by_text("Both have the same tokens").count() == (not others)
         page.get_by_role("button", name="stop comparing").first.click()
         assert page.locator(".talks.two").count() == 0
@@ -269,6 +273,30 @@ def test_colour_is_in_the_address_and_missing_things_are_named(tmp_path: Path, t
     assert page.locator("#lanes").is_visible()
     page = tab.open(report(write(tmp_path / "bare", [bare.episode])))
     assert "No log-probabilities were recorded." in page.locator("#conversation").inner_text()
+
+
+@pytest.mark.parametrize("name", ["advantages", "ratios", "clipped", "shares", "loss_shares"])
+@pytest.mark.parametrize("count", [1, 4])
+def test_numbers_that_are_not_one_per_token_are_named_and_shift_no_others(name: str, count: int) -> None:
+    kinds: dict[str, Any] = {"observations": "i4", "actions": "i4", "learner": {name: "f4"}}
+    episode = SingleAgentEpisode("a", ragged=kinds)
+    episode.add_env_reset([1])
+    for ids, numbers in (([2, 3], [9.0] * count), ([4, 5], [-1.0, -2.0])):
+        episode.add_env_step([1], ids, 0.0, extra_model_outputs={"learner": {name: numbers}})
+    found = page_conversation(episode.to_numpy())
+    assert f"{count} numbers for 2 tokens" in found["messages"][1]["notes"][-1]
+    key = name if name == "clipped" else name.removesuffix("s")
+    np.testing.assert_array_equal(found["values"][key], [np.nan, np.nan, -1.0, -2.0])
+    str(view_conversation(episode)._repr_html_())
+
+
+@pytest.mark.parametrize("kinds", [{"learner": "f4"}, {"learner": {"advantages": RaggedKind("f4", (2,))}}])
+def test_outputs_of_the_name_learner_of_another_kind_are_not_shown(kinds: dict[str, Any]) -> None:
+    episode = SingleAgentEpisode("a", ragged={"observations": "i4", "actions": "i4", **kinds})
+    episode.add_env_reset([1])
+    value: Any = [1.0] if kinds["learner"] == "f4" else {"advantages": np.zeros((1, 2))}
+    episode.add_env_step([1], [2], 0.0, extra_model_outputs={"learner": value})
+    assert page_conversation(episode.to_numpy())["values"] == {}
 
 
 def test_turns_of_a_chunk_are_counted_from_the_begin_and_tools_have_a_role() -> None:

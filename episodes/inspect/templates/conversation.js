@@ -1,5 +1,6 @@
 // Conversations of a language agent: tokens with the colour of a chosen quantity, one conversation or two beside each other.
 
+const MOST_SIBLINGS = 64;
 const MASKS = [["ep-dim", "left out of the loss"], ["ep-clipped", "ratio clipped"], ["ep-unknown", "unknown"], ["ep-special", "special token"]];
 const SPECIAL = /^(<\|.*\|>|<\/?[a-z_]+>|\[\/?[A-Z_]+\])$/s;
 
@@ -107,7 +108,8 @@ function siblings() {  // the other conversations of the group, with what they w
   const isMember = group && row >= 0 && group[row] !== null && group[row] !== undefined && !Number.isNaN(group[row]);
   const rows = isMember ? Array.from({ length: table.num }, (_, one) => one).filter((one) => group[one] === group[row]) : [];
   if (rows.length < 2) return [];
-  const ids = rows.map((one) => columns.id[one]), best = [...rows].sort((a, b) => columns.return[b] - columns.return[a] || a - b);
+  const ids = rows.map((one) => columns.id[one]), sorted = [...rows].sort((a, b) => columns.return[b] - columns.return[a] || a - b);
+  const best = sorted.filter((one, i) => i < MOST_SIBLINGS || one === row);
   const members = best.map((one) => {
     const key = keyOf(one), gain = shown.advantages?.[key.id], isHere = one === row;
     const words = `${shortId(key.id, ids)}${isHere ? " (this one)" : ""}`;
@@ -121,7 +123,7 @@ function siblings() {  // the other conversations of the group, with what they w
   const heads = ["id", "return", "advantage", "turns", "ending", ""].map((name, i) => element("th", i === 0 || i > 3 ? { class: "text" } : {}, name));
   const list = element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...members));
   const name = columns["custom_data/group"]?.[row] ?? group[row];
-  const part = element("details", { id: "siblings", ...(state.siblings ? { open: "" } : {}) }, element("summary", {}, `group ${name}: ${counted(rows.length, "conversation")} of the same prompt`), element("div", {}, list));
+  const part = element("details", { id: "siblings", ...(state.siblings ? { open: "" } : {}) }, element("summary", {}, `group ${name}: ${counted(rows.length, "conversation")} of the same prompt${best.length < rows.length ? `, the ${best.length} best` : ""}`), element("div", {}, list));
   part.addEventListener("toggle", () => { state.siblings = part.open; });
   return [part];
 }
@@ -185,9 +187,9 @@ function reads(grid, reading) {  // what is known of a token, on hover and on fo
 }
 
 function showIn(grid, target, rounds = 4) {  // scroll the messages, but not the page; messages that come into view get their heights then
-  const [box, place] = [grid.getBoundingClientRect(), target.getBoundingClientRect()], before = grid.scrollTop;
+  const [box, place] = [grid.getBoundingClientRect(), target.getBoundingClientRect()];
   grid.scrollTop += place.top - box.top - Math.max((box.height - place.height) / 2, 30);
-  if (rounds > 1 && grid.scrollTop !== before) requestAnimationFrame(() => showIn(grid, target, rounds - 1));
+  if (rounds > 1) requestAnimationFrame(() => showIn(grid, target, rounds - 1));
 }
 
 function markTurn() {  // the current turn, and the token of the address
