@@ -20,6 +20,7 @@ from episodes.pack import EpisodePack
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage.ledger import Ledger
 from episodes.storage.runs import write_status
+from episodes.tokens import Conversation
 from tests.inspection.data import write
 from tests.inspection.test_page import WITH_BROWSER, Tab, browser, served, tab
 from tests.learners.test_planted_faults import ENV, sampled
@@ -266,3 +267,64 @@ def test_pages_of_a_run_show_what_was_learned_at_its_episodes(tmp_path: Path, ta
         assert lane.locator("path.odd").get_attribute("d") == ""  # unknown is no defect
         page.get_by_role("button", name="run the doctor").click()
         assert "checks the episodes only" in page.locator("#doctor .note").inner_text()
+
+
+TOKEN_ROWS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b"]),  # episode
+        st.integers(0, 4),  # turn
+        st.integers(0, 4),  # token
+        st.sampled_from([-1.5, 0.0, 2.5]),  # advantage and difference
+        st.integers(0, 1),  # gradient step
+        st.integers(1, 3),  # update
+    ),
+    max_size=30,
+)
+
+
+@given(TOKEN_ROWS, st.lists(st.integers(0, 4), min_size=2, max_size=4), st.booleans(), st.booleans())
+def test_tokens_have_the_newest_measurement_of_each(
+    rows: list[tuple[Any, ...]], lengths: list[int], is_chunk: bool, has_logp: bool
+) -> None:
+    rows.sort(key=lambda row: row[-1])
+    ids, t, tokens, values, steps, updates = zip(*rows, strict=True) if rows else ((),) * 6
+    columns = {
+        "episode": np.array(ids, object),
+        "agent": np.full(len(rows), None, object),
+        "t": np.array(t, np.int64),
+        "token": np.array(tokens, float),
+        "advantage": np.array(values, float),
+        "share": np.abs(np.array(values, float)) / 10,
+        "first_logp_difference": np.array(values, float),
+        "first_gradient_step": np.array(steps, float),
+        "update": np.array(updates, np.int64),
+    }
+    talk = Conversation("a", outputs={"logp": "f4"} if has_logp else {})
+    talk.begin([1])
+    for i, length in enumerate(lengths):
+        if is_chunk and i == 1:
+            talk.cut()  # the first turn is in the lookback of the rest
+        talk.turn(range(length), [2], **({"logp": np.full(length, -1.0, "f4")} if has_logp else {}))
+    episode = talk.episode.to_numpy()
+    learned = LearnedTracks([columns])
+    seen = learned.of(episode)
+    newest = {row[1:3]: row for row in rows if row[0] == "a"}
+    counts = {update: updates.count(update) for update in updates}
+    names = seen.get_extra_model_outputs("learner") if "learner" in seen.extra_model_outputs else {}
+    for i in range(len(episode)):
+        turn = episode.t_started + i
+        known = [newest.get((turn, k)) for k in range(lengths[turn])]
+        if "advantages" in names:
+            found = seen.get_extra_model_outputs("learner", i)
+            np.testing.assert_array_equal(found["advantages"], [row[3] if row else np.nan for row in known])
+            shares = [abs(row[3]) / 10 * counts[row[5]] if row else np.nan for row in known]
+            np.testing.assert_allclose(found["loss_shares"], shares, rtol=1e-6)
+        else:
+            assert not any(known)
+        if "trainer_logp" in seen.extra_model_outputs:
+            expected = [-1 - row[3] if row and row[4] == 0 else np.nan for row in known]
+            np.testing.assert_allclose(seen.get_extra_model_outputs("trainer_logp", i), expected)
+        else:
+            assert not has_logp or not any(row and row[4] == 0 for row in known)
+    own = [row[3] for row in rows if row[0] == "a" and row[5] == learned.newest["a"]]
+    assert learned.advantages(["a", "c"]) == ({"a": pytest.approx(np.mean(own))} if own else {})
