@@ -6,6 +6,7 @@ import re
 import tempfile
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
@@ -321,6 +322,24 @@ def test_game_of_language_agents_has_a_conversation_of_each() -> None:
     game.add_env_step(observations={"x": [4]}, actions={"x": [3]}, rewards={"x": 1.0})
     [talk] = episode_data(game.to_numpy())["conversation"]
     assert (talk["name"], talk["ids"].tolist()) == ("x", [1, 2, 3, 4])
+
+
+@WITH_BROWSER
+def test_link_of_a_token_in_a_game_marks_it_in_the_turn_of_its_agent(tmp_path: Path, tab: Tab) -> None:
+    kinds = {name: {"observations": "i4", "actions": "i4"} for name in "xy"}
+    game = MultiAgentEpisode("g", ragged=kinds)
+    game.add_env_reset(observations={"x": [1, 2]})
+    game.add_env_step(observations={"y": [4]}, actions={"x": [3]}, rewards={"x": 1.0})
+    game.add_env_step(
+        observations={"x": [6], "y": [6]}, actions={"y": [5, 7]}, rewards={"y": 1.0}, terminateds={"__all__": True}
+    )
+    game.to_numpy()
+    address = {"id": game.agent_episodes["y"].id_, "t": 0, "agent": "y", "token": 1}
+    with served(write(tmp_path / "games", [game])) as server:
+        page = tab.open(f"{server.url}#{urlencode(address)}")
+        assert page.locator(".ep-linked").all_inner_texts() == ["7"]
+        assert page.locator(".ep-current").count() == 1
+        assert "y" in page.locator(".ep-current .ep-meta").inner_text()
 
 
 def test_page_of_a_very_long_conversation_states_what_it_leaves_out() -> None:

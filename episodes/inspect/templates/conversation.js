@@ -31,6 +31,7 @@ function messageOf(talk, n, name = talk.name) {  // elements of one message; its
   const message = talk.messages[n], many = counted(message.size + message.left, "token");
   const meta = element("span", { class: "ep-meta" }, element("b", {}, message.role), ` ${name ? `${name} · ` : ""}turn ${message.turn} · ${[many, ...message.notes].join(" · ")}`);
   const made = element("p", { class: `ep-talk ep-${message.role}`, "data-step": message.step }, meta);
+  made.said = [talk, message];
   for (let k = 0; k < message.size; k++) {
     const at = message.begin + k, text = talk.decoded ? talk.texts[at] : String(talk.ids[at]);
     const token = document.createElement("span");
@@ -195,16 +196,14 @@ function showIn(grid, target, rounds = 4) {  // scroll the messages, but not the
 function markTurn() {  // the current turn, and the token of the address
   const part = find("conversation");
   if (!part) return;
-  const own = part.talks[0], messages = [...part.querySelectorAll(".ep-talk")], linked = state.token;
-  let target = null;
-  for (const message of messages) {
-    const isHere = Number(message.dataset.step) === state.step && message.classList.contains("ep-model");
-    if (isHere && !target && isTalk(shown)) target = message;
-    message.classList.toggle("ep-current", isHere && isTalk(shown));
-  }
+  const linked = state.token, { of } = shown;  // of a game: the agent and its turn that the address names
+  const isHere = (talk, message) => message.role === "model" && (isTalk(shown) ? message.step === state.step : of !== undefined && talk.name === of.agent && message.turn === of.turn);
+  const messages = [...part.querySelectorAll(".ep-talk:not(.none)")], current = messages.filter(({ said }) => isHere(...said));
+  for (const message of messages) message.classList.toggle("ep-current", current.includes(message));
+  let [target] = current;
   part.querySelector(".ep-linked")?.classList.remove("ep-linked");
-  if (linked !== null && target) {
-    const token = [...target.querySelectorAll(".ep-token")].find((one) => one.place[0] === own && one.place[2] === linked) ?? target.querySelector(".ep-note");
+  if (linked !== null && target !== undefined) {
+    const token = [...target.querySelectorAll(".ep-token")].find((one) => one.place[2] === linked) ?? target.querySelector(".ep-note");
     token?.classList.add("ep-linked");
     if (token?.place) {
       find("token").textContent = `linked: ${readToken(token)}`;

@@ -129,7 +129,10 @@ async function chooseKey(key, isOther = false) {
   if (isOther) other = episode.isMissing ? null : episode;
   else [shown, other] = [episode, null];
   const turn = !isOther && state.stepOfAgent && shown.turns?.find((one) => one.id === state.stepOfAgent.id);
-  if (turn) state.step = turn.observed[state.stepOfAgent.t - turn.first] ?? 0;
+  if (turn) {
+    state.step = turn.observed[state.stepOfAgent.t - turn.first] ?? 0;
+    shown.of = { agent: turn.agent, turn: state.stepOfAgent.t };
+  }
   state.stepOfAgent = null;
   draw();
   save();
