@@ -304,7 +304,8 @@ def test_tokens_have_the_newest_measurement_of_each(
     for i, length in enumerate(lengths):
         if is_chunk and i == 1:
             talk.cut()  # the first turn is in the lookback of the rest
-        talk.turn(range(length), [2], **({"logp": np.full(length, -1.0, "f4")} if has_logp else {}))
+        outputs: dict[str, Any] = {"logp": np.full(length, -1.0, "f4")} if has_logp else {}
+        talk.turn(range(length), [2], **outputs)
     episode = talk.episode.to_numpy()
     learned = LearnedTracks([columns])
     seen = learned.of(episode)
