@@ -326,16 +326,16 @@ def test_game_of_language_agents_has_a_conversation_of_each() -> None:
 
 @WITH_BROWSER
 def test_link_of_a_token_in_a_game_marks_it_in_the_turn_of_its_agent(tmp_path: Path, tab: Tab) -> None:
-    kinds = {name: {"observations": "i4", "actions": "i4"} for name in "xy"}
+    kinds: dict[str, Any] = {name: {"observations": "i4", "actions": "i4"} for name in "xy"}
     game = MultiAgentEpisode("g", ragged=kinds)
     game.add_env_reset(observations={"x": [1, 2]})
     game.add_env_step(observations={"y": [4]}, actions={"x": [3]}, rewards={"x": 1.0})
     game.add_env_step(
         observations={"x": [6], "y": [6]}, actions={"y": [5, 7]}, rewards={"y": 1.0}, terminateds={"__all__": True}
     )
-    game.to_numpy()
+    games: Any = [game.to_numpy()]
     address = {"id": game.agent_episodes["y"].id_, "t": 0, "agent": "y", "token": 1}
-    with served(write(tmp_path / "games", [game])) as server:
+    with served(write(tmp_path / "games", games)) as server:
         page = tab.open(f"{server.url}#{urlencode(address)}")
         assert page.locator(".ep-linked").all_inner_texts() == ["7"]
         assert page.locator(".ep-current").count() == 1
