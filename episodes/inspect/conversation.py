@@ -1,9 +1,10 @@
-"""Views of conversations with a language model: turns as text, or as HTML coloured by log-probability."""
+"""Views of conversations with a language model: turns as text, as HTML, or as data for a page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, WrongType, rejected_type
 from episodes.inspect import formatting
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tokens.names import KEPT_TOKENS, LEARNED, LOGP, TRAINER_LOGP, VERSION
+from episodes.tokens.names import FINISH_REASON, GROUP, GROUP_SIZE, KEPT_TOKENS, LEARNED, LOGP, TRAINER_LOGP, VERSION
 from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.ragged import RaggedKind
 from episodes.tracks.validation import checked_count
@@ -19,15 +20,106 @@ from episodes.tracks.validation import checked_count
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-__all__ = ["ConversationView", "Decode", "Message", "Token", "is_conversation", "view_conversation"]
+__all__ = [
+    "ConversationView",
+    "Decode",
+    "Message",
+    "Quantity",
+    "Token",
+    "is_conversation",
+    "page_conversation",
+    "view_conversation",
+]
 
 Decode = Callable[[list[int]], str]
 MOST_TOKENS = 400  # of a message in a view
 MOST_MESSAGES = 200
-_COLDEST = -6.0  # log-probability with the strongest colour
-_ROUNDING = 1e-3  # difference of log-probabilities that has no strong colour
-_LOGP = "background of sampled tokens: log-probability, 0", f"{_COLDEST:g} and below", "147,51,234"
-_COMPARED = "background of sampled tokens: distance of the sampler's from the trainer's log-probability, 0"
+MOST_OF_PAGE = 50_000  # tokens of a conversation on a page, of which the longest messages are shortened
+MOST_MESSAGES_OF_PAGE = 2000
+LEARNER = "learner"  # extra output of `LearnedTracks`
+_TOOL_CALLS = "tool_calls"
+_OPACITY = 0.6  # of the strongest colour
+_TINY = 1e-9
+_WARM, _COOL, _COUNT = "217,119,6", "37,99,235", "147,51,234"  # red, green, blue
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """Number of each sampled token that its background shows, on one scale for all conversations.
+
+    Attributes:
+        name: its key in `Message.values`.
+        label: its name in words.
+        low, zero, high: the number with the strongest colour on each side, and the number without colour.
+        is_log: whether the colour follows the logarithm of the number.
+        remark: what the number is, in words.
+    """
+
+    name: str
+    label: str
+    low: float
+    zero: float
+    high: float
+    remark: str
+    is_log: bool = False
+
+    @property
+    def is_centred(self) -> bool:
+        """Whether numbers below and above `zero` have colours."""
+        return self.low < self.zero < self.high
+
+    @property
+    def colours(self) -> tuple[str, str]:
+        """Colours of numbers below and above `zero`, as "red,green,blue"."""
+        return (_COOL, _WARM) if self.is_centred else (_COUNT, _COUNT)
+
+    def strengths(self, values: ArrayLike) -> np.ndarray:
+        """Return the strength of the colour of numbers [n], from -100 for `low` to 100 for `high`, int8 [n].
+
+        It is 0 for NaN.
+
+        >>> logp, difference = QUANTITIES[:2]
+        >>> logp.strengths([-3.0, float("-inf"), float("nan")]), difference.strengths([0.1, -1.0])
+        (array([ -50, -100,    0], dtype=int8), array([  50, -100], dtype=int8))
+        """
+        scale = np.array([self.low, self.zero, self.high])
+        numbers = np.clip(np.asarray(values, np.float64), self.low, self.high)
+        if self.is_log:
+            scale, numbers = np.log(scale), np.log(numbers)
+        low, zero, high = scale.tolist()
+        below, above = max(zero - low, _TINY), max(high - zero, _TINY)
+        strengths = np.where(numbers < zero, (numbers - zero) / below, (numbers - zero) / above)
+        return np.round(100 * np.nan_to_num(strengths)).astype(np.int8)
+
+    def css(self, strength: int) -> str:
+        """Return the colour of a strength in CSS, or "" for none."""
+        shade = self.colours[strength > 0]
+        return f"rgba({shade},{abs(strength) * _OPACITY / 100:.3g})" if strength else ""
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The numbers with the lowest and the highest colour as texts."""
+        low, high = formatting.number(self.low), formatting.number(self.high)
+        return ("0", f"{low} and below") if self.high == self.zero else (low, high)
+
+    @property
+    def gradient(self) -> str:
+        """The scale as a CSS background."""
+        if self.is_centred:
+            return f"linear-gradient(to right,rgba({_COOL},{_OPACITY}),transparent,rgba({_WARM},{_OPACITY}))"
+        return f"linear-gradient(to right,transparent,rgba({_COUNT},{_OPACITY}))"
+
+
+QUANTITIES = (
+    Quantity(LOGP, "log-probability", -6.0, 0.0, 0.0, "of the token, as the sampler recorded it"),
+    Quantity("logp_difference", "sampler minus trainer", -0.2, 0.0, 0.2, "difference of the log-probabilities"),
+    Quantity("advantage", "advantage", -2.0, 0.0, 2.0, "as the policy loss used it"),
+    Quantity("ratio", "ratio", 0.8, 1.0, 1.25, "of probabilities, mean of the gradient steps", is_log=True),
+    Quantity("loss_share", "loss share", 0.0, 0.0, 4.0, "of the update's absolute loss, in mean shares of its tokens"),
+)
+_BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
+_OF_LEARNER = {"advantages": "advantage", "ratios": "ratio", "clipped": "clipped", "loss_shares": "loss_share"}
+_OF_LEARNER |= {"shares": "share"}  # of the update's loss, as a fraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,35 +128,61 @@ class Token:
 
     Attributes:
         text: its text, or its id.
-        title: id, log-probability and version.
-        heat: 0 for a log-probability of 0, up to 1 for -6 and below. With trainer's log-probabilities, 0 if the
-            sampler's is equal, up to 1 for the largest difference of the conversation.
+        title: id, and what is known of it in words.
+        colour: its background in CSS, or "".
         is_dim: whether it is a sampled token that is left out of the loss.
     """
 
     text: str
     title: str
-    heat: float = 0.0
+    colour: str = ""
     is_dim: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Display of the tokens of one action (by the model) or one observation (prompt or reply).
+    """Tokens of one action (by the model) or one observation (prompt, reply, or result of a tool).
 
     Attributes:
-        role: "prompt", "model" or "reply".
-        step: index of the step.
-        tokens: the first tokens.
+        role: "prompt", "model", "reply" or "tool".
+        step: index of the step in the episode.
+        ids: ids of the first tokens, int [n].
+        texts: their texts, or None without `decode`.
+        values: numbers per token [n]: those of `QUANTITIES`, "clipped", "share", "learned" and "version".
         num_left: number of further tokens.
-        notes: reward, advantage, policy version and kept tokens.
+        notes: reward, advantage, share of the loss, policy version and kept tokens.
+        turn: step since the begin of the conversation.
     """
 
     role: str
     step: int
-    tokens: Sequence[Token]
+    ids: np.ndarray
+    texts: Sequence[str] | None
+    values: Mapping[str, np.ndarray]
     num_left: int
     notes: Sequence[str]
+    turn: int
+
+    def tokens(self, quantity: Quantity | None) -> Iterator[Token]:
+        """Iterate over the display of the tokens, with the colour of a quantity."""
+        rows = {name: values.tolist() for name, values in self.values.items()}
+        is_coloured = quantity is not None and quantity.name in rows
+        strengths = quantity.strengths(rows[quantity.name]).tolist() if quantity is not None and is_coloured else []
+        for k, id_ in enumerate(self.ids.tolist()):
+            title = [] if self.texts is None else [str(id_)]
+            title += [f"{_BY_NAME[name].label} {_word(row[k])}" for name, row in rows.items() if name in _BY_NAME]
+            title += ["clipped"] if "clipped" in rows and rows["clipped"][k] > 0 else []
+            title += [f"version {rows[VERSION][k]}"] if VERSION in rows else []
+            is_dim = LEARNED in rows and not rows[LEARNED][k]
+            title += ["left out of the loss"] if is_dim else []
+            text = str(id_) if self.texts is None else self.texts[k]
+            colour = quantity.css(strengths[k]) if quantity is not None and strengths else ""
+            yield Token(text, ", ".join(title), colour, is_dim)
+
+
+def _word(value: float) -> str:
+    """Return a number of a token as text."""
+    return formatting.number(value) if value == value else "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,32 +190,36 @@ class ConversationView:
     """View of a conversation with a language model: HTML in notebooks, text for `print`.
 
     Attributes:
-        title: the episode as text.
+        title: id, number of turns and tokens, return, ending and group, as text.
         messages: the first messages.
         num_left: number of further messages.
-        joined_by: text between the tokens of a message.
-        heat: meaning of the background of tokens, or "" if none has a background.
-        most: the number with the strongest background, as text.
-        colour: colour of the background, as "red,green,blue".
+        is_decoded: whether texts of the tokens are known.
+        facts: the parts of the title after the id.
+        quantities: those that some token has.
     """
 
     title: str
     messages: Sequence[Message]
     num_left: int
-    joined_by: str
-    heat: str = ""
-    most: str = ""
-    colour: str = ""
+    is_decoded: bool
+    facts: Sequence[str] = ()
+    quantities: Sequence[Quantity] = field(default=(), repr=False)
 
     _repr_html_ = notebook_repr("episodes.inspect.html", "conversation")
 
+    @property
+    def quantity(self) -> Quantity | None:
+        """The quantity that the background shows: the difference from the trainer if it is known."""
+        known = {quantity.name: quantity for quantity in self.quantities}
+        return known.get("logp_difference", known.get(LOGP))
+
     def __str__(self) -> str:
-        lines = [self.title]
+        lines, space = [self.title], "" if self.is_decoded else " "
         for message in self.messages:
-            text = self.joined_by.join(token.text for token in message.tokens)
+            text = space.join(message.texts if message.texts is not None else map(str, message.ids.tolist()))
             note = f" ... {message.num_left} more tokens" if message.num_left else ""
             notes = f"  [{', '.join(message.notes)}]" if message.notes else ""
-            lines.append(f"{message.role:6} {message.step:3}  {text}{note}{notes}")
+            lines.append(f"{message.role:6} {message.turn:3}  {text}{note}{notes}")
         return "\n".join([*lines, *([f"... {self.num_left} more messages"] if self.num_left else [])])
 
     __repr__ = __str__
@@ -121,10 +243,11 @@ def view_conversation(
 ) -> ConversationView:
     """Return a view of a token episode's turns as text or HTML. `decode` converts tokens to text.
 
-    In HTML, sampled tokens have a background that is stronger the lower their log-probability is, and those that are
-    left out of the loss are dimmed. The title of a token has its id, log-probability and policy version. If the episode
-    has an extra output "trainer_logp", such as `TokenGRPO.trainer_log_probs` computes, the background shows the
-    sampler's minus the trainer's log-probability instead, and each turn has their mean absolute difference.
+    In HTML, sampled tokens have a background that is stronger the lower their log-probability is, up to -6, and those
+    that are left out of the loss are struck through. The title of a token has its id, log-probability and policy
+    version. If the episode has an extra output "trainer_logp", such as `TokenGRPO.trainer_log_probs` computes, the
+    background shows the sampler's minus the trainer's log-probability instead, from -0.2 to 0.2, and each turn has
+    their mean absolute difference. The scales are the same for all conversations.
 
     Args:
         episode: an episode of turns of tokens, growing or finalized.
@@ -152,43 +275,160 @@ def view_conversation(
             f"view_conversation: the observations and actions of episode {episode.id_} are no ragged tokens"
         )
     gains = None if advantages is None else _checked_advantages(advantages, len(episode))
+    return _view(episode, decode, gains, max_tokens, MOST_MESSAGES)
+
+
+def page_conversation(episode: SingleAgentEpisode, decode: Decode | None = None) -> dict[str, Any]:
+    """Convert a conversation to data for a page, of at most 50,000 tokens: the longest messages are shortened.
+
+    Args:
+        episode: a conversation, see `is_conversation`.
+        decode: function from a list of token ids to text.
+    """
+    lengths = np.array([len(ids) for *_, ids in _raw_messages(episode)])
+    max_tokens = int(lengths.max(initial=0))
+    while np.minimum(lengths, max_tokens).sum() > MOST_OF_PAGE and max_tokens > 1:
+        max_tokens //= 2
+    view = _view(episode, decode, None, max_tokens, MOST_MESSAGES_OF_PAGE)
+    messages = view.messages
+    names = list(dict.fromkeys(name for message in messages for name in message.values))
+    sampled = [message for message in messages if message.role == "model"]
+    values = {name: np.concatenate([message.values[name] for message in sampled]) for name in names}
+    return {
+        "name": "",
+        "facts": list(view.facts),
+        "decoded": view.is_decoded,
+        "left": view.num_left,
+        "quantity": view.quantity.name if view.quantity is not None else "",
+        "ids": np.concatenate([np.zeros(0, np.int64), *(message.ids for message in messages)]),
+        "texts": [text for message in messages for text in message.texts or ()],
+        "values": values,
+        "quantities": [
+            {
+                "name": quantity.name,
+                "label": quantity.label,
+                "remark": quantity.remark,
+                "ends": quantity.ends,
+                "gradient": quantity.gradient,
+                "colours": quantity.colours,
+                "opacity": _OPACITY,
+                "strengths": quantity.strengths(values[quantity.name]),
+            }
+            for quantity in view.quantities
+        ],
+        "messages": [
+            {
+                "role": message.role,
+                "step": message.step,
+                "turn": message.turn,
+                "size": len(message.ids),
+                "left": message.num_left,
+                "notes": list(message.notes),
+            }
+            for message in messages
+        ],
+    }
+
+
+def _raw_messages(episode: SingleAgentEpisode) -> Iterator[tuple[str, int, dict[str, Any], np.ndarray]]:
+    """Iterate over the messages of a conversation as role, step, info and token ids."""
+    begin = episode.t_started
+    for t in range(len(episode) + 1):
+        info = episode.get_infos(t)
+        reason = info.get(FINISH_REASON)
+        if t:
+            yield "model", t - 1, {} if reason is None else {FINISH_REASON: reason}, episode.get_actions(t - 1)
+        observed = episode.get_observations(t)
+        kept = {KEPT_TOKENS: info[KEPT_TOKENS]} if KEPT_TOKENS in info else {}
+        if len(observed) or kept or not t:
+            yield "tool" if reason == _TOOL_CALLS else "reply" if t + begin else "prompt", t, kept, observed
+
+
+def _view(
+    episode: SingleAgentEpisode, decode: Decode | None, gains: np.ndarray | None, max_tokens: int, max_messages: int
+) -> ConversationView:
+    """Return the view of a conversation, given the advantage of each turn or None."""
+    text_of = None if decode is None else cache(lambda id_: _text(id_, decode))
     versions = episode.get_policy_versions().tolist()
     kinds: dict[str, Any] = episode.tracks.ragged_kinds()
-    outputs = [key for key in (LOGP, TRAINER_LOGP, LEARNED, VERSION) if isinstance(kinds.get(key), RaggedKind)]
-    outputs = [key for key in outputs if not kinds[key].value_shape]  # one number per token
-    largest = _largest_difference(episode) if {LOGP, TRAINER_LOGP} <= set(outputs) else 0.0
+    outputs = [key for key in (LOGP, TRAINER_LOGP, LEARNED, VERSION) if _is_per_token(kinds.get(key))]
+    learner = kinds.get(LEARNER)
+    of_learner = [key for key in _OF_LEARNER if isinstance(learner, Mapping) and _is_per_token(learner.get(key))]
     messages: list[Message] = []
-    for t in range(len(episode) + 1):
-        if t:
-            values = {key: episode.get_extra_model_outputs(key, t - 1).tolist() for key in outputs}
-            notes = [f"reward {formatting.number(float(episode.get_rewards(t - 1)))}"]
-            notes += [] if gains is None else [f"advantage {formatting.number(float(gains[t - 1]))}"]
-            notes += [f"version {versions[t - 1]}"] if versions[t - 1] >= 0 else []
-            if LOGP in values and TRAINER_LOGP in values and len(values[LOGP]):
-                differences = np.abs(np.subtract(values[LOGP], values[TRAINER_LOGP]))
-                known = differences[np.isfinite(differences)]
-                notes += [f"sampler and trainer differ by {formatting.number(known.mean(), 3)}"] if len(known) else []
-            actions = episode.get_actions(t - 1)
-            messages.append(_message("model", t - 1, actions, values, notes, decode, max_tokens, largest))
-        info = episode.get_infos(t)
-        kept = [f"after the first {info[KEPT_TOKENS]} tokens"] if KEPT_TOKENS in info else []
-        observed = episode.get_observations(t)
-        if len(observed) or kept or not t:
-            messages.append(_message("reply" if t else "prompt", t, observed, {}, kept, decode, max_tokens))
-    shown = messages[:MOST_MESSAGES]
-    compared = _COMPARED, formatting.number(largest, 2), "217,119,6"
-    legend = (compared if TRAINER_LOGP in outputs else _LOGP) if LOGP in outputs else ("", "", "")
-    return ConversationView(repr(episode), shown, len(messages) - len(shown), " " if decode is None else "", *legend)
+    num_messages, num_sampled, num_learned, num_others = 0, 0, 0, 0
+    for role, t, info, ids in _raw_messages(episode):
+        num_messages += 1
+        if role != "model":
+            num_others += len(ids)
+            notes = [f"after the first {info[KEPT_TOKENS]} tokens"] if info else []
+            values: dict[str, np.ndarray] = {}
+        else:
+            stored = {key: np.asarray(episode.get_extra_model_outputs(key, t)) for key in outputs}
+            learned = episode.get_extra_model_outputs(LEARNER, t) if of_learner else {}
+            stored |= {_OF_LEARNER[key]: np.asarray(learned[key]) for key in of_learner}
+            odd = {key: len(numbers) for key, numbers in stored.items() if len(numbers) != len(ids)}
+            values = _per_token(stored | {key: np.full(len(ids), np.nan) for key in odd})
+            num_sampled += len(ids)
+            num_learned += int(np.count_nonzero(values[LEARNED])) if LEARNED in values else len(ids)
+            notes = [f"reward {formatting.number(float(episode.get_rewards(t)))}"]
+            notes += [] if gains is None else [f"advantage {formatting.number(float(gains[t]))}"]
+            notes += [f"version {versions[t]}"] if versions[t] >= 0 else []
+            notes += [f"finish reason {formatting.clipped(info[FINISH_REASON])}"] if info else []
+            notes += _summary(values, gains is None)
+            notes += [f"unknown {key}: {count} numbers for {len(ids)} tokens" for key, count in odd.items()]
+        if len(messages) < max_messages:
+            shown = np.asarray(ids[:max_tokens])
+            texts = None if text_of is None else [text_of(id_) for id_ in shown.tolist()]
+            values = {name: numbers[:max_tokens] for name, numbers in values.items()}
+            left = max(len(ids) - max_tokens, 0)
+            messages.append(Message(role, t, shown, texts, values, left, notes, episode.t_started + t))
+    masks = f" ({num_learned:,} learned from)" if LEARNED in outputs else ""
+    group, size = (episode.custom_data.get(key) for key in (GROUP, GROUP_SIZE))
+    facts = [
+        formatting.counted(len(episode), "turn") + (f" from turn {episode.t_started}" if episode.t_started else ""),
+        formatting.counted(num_sampled, "sampled token") + masks,
+        formatting.counted(num_others, "other token"),
+        f"return {formatting.number(episode.get_return())}",
+        formatting.ended(episode.ending, is_cut=False),
+    ]
+    facts += [] if group is None else [f"one of {size} in " * bool(size) + f"group {formatting.clipped(group)}"]
+    present = {name for message in messages for name, numbers in message.values.items() if np.isfinite(numbers).any()}
+    quantities = [quantity for quantity in QUANTITIES if quantity.name in present]
+    title = f"{formatting.shortened(episode.id_)}: {', '.join(facts)}"
+    return ConversationView(title, messages, num_messages - len(messages), decode is not None, facts, quantities)
 
 
-def _largest_difference(episode: SingleAgentEpisode) -> float:
-    """Return the largest distance of a sampler's from a trainer's log-probability in an episode, at least 0.001."""
-    pairs = (
-        [np.asarray(episode.get_extra_model_outputs(key, t), np.float64) for key in (LOGP, TRAINER_LOGP)]
-        for t in range(len(episode))
-    )
-    distances = np.concatenate([np.zeros(0), *(np.abs(a - b) for a, b in pairs if a.shape == b.shape)])
-    return max(float(np.max(distances[np.isfinite(distances)], initial=0.0)), _ROUNDING)
+def _is_per_token(kind: Any) -> bool:
+    """Return True if this is the kind of a ragged output with one number per item."""
+    return isinstance(kind, RaggedKind) and not kind.value_shape and kind.dtype.kind in "biuf"
+
+
+def _per_token(stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return numbers per token by name, with the difference of the log-probabilities in place of the trainer's."""
+    values = {name: numbers for name, numbers in stored.items() if name != TRAINER_LOGP}
+    if LOGP in stored and TRAINER_LOGP in stored:
+        values["logp_difference"] = np.subtract(stored[LOGP], stored[TRAINER_LOGP], dtype=np.float64)
+    return values
+
+
+def _summary(values: Mapping[str, np.ndarray], has_advantage: bool) -> list[str]:
+    """Return what is known of the tokens of a turn together, as texts."""
+    notes = []
+    known = {name: numbers[np.isfinite(numbers)] for name, numbers in values.items()}
+    known = {name: numbers for name, numbers in known.items() if len(numbers)}
+    if "advantage" in known and has_advantage:
+        low, high = (formatting.number(float(end)) for end in (known["advantage"].min(), known["advantage"].max()))
+        notes.append(f"advantage {low}" if low == high else f"advantage {low} to {high}")
+    if "share" in known:
+        notes.append(f"loss share {formatting.number(100 * float(known['share'].sum()), 3)} %")
+    if "clipped" in known and known["clipped"].any():
+        notes.append(f"{np.count_nonzero(known['clipped'])} of {len(known['clipped'])} tokens clipped")
+    if "logp_difference" in known:
+        distance = float(np.abs(known["logp_difference"]).mean())
+        notes.append(f"sampler and trainer differ by {formatting.number(distance, 3)}")
+    if LEARNED in values and not values[LEARNED].all():
+        notes.append(f"{np.count_nonzero(values[LEARNED] == 0)} of {len(values[LEARNED])} tokens left out of the loss")
+    return notes
 
 
 def _checked_advantages(values: ArrayLike, num: int) -> np.ndarray:
@@ -207,42 +447,6 @@ def _checked_advantages(values: ArrayLike, num: int) -> np.ndarray:
     if array.shape not in ((), (num,)):
         raise ShapeMismatch(f"view_conversation: advantages have shape {list(array.shape)}; give one, or {num} (turns)")
     return np.broadcast_to(array.astype(float), num)
-
-
-def _message(
-    role: str,
-    step: int,
-    ids: np.ndarray,
-    values: dict[str, list[Any]],
-    notes: Sequence[str],
-    decode: Decode | None,
-    max_tokens: int,
-    largest: float = 0.0,
-) -> Message:
-    """Return a message of the first `max_tokens` tokens, coloured by log-probability if it is known, or by its
-    difference from the trainer's.
-
-    Args:
-        step: index of the message's turn.
-        ids: the token ids.
-        values: outputs per token, by name. Those that the message lacks, as of a prompt, are missing.
-        notes: texts that are shown with the message.
-        largest: the difference with the strongest colour.
-    """
-    tokens = []
-    for k, id_ in enumerate(ids[:max_tokens].tolist()):
-        title = [str(id_)] if decode is not None else []
-        logp = values[LOGP][k] if LOGP in values else 0.0
-        title += [f"log-probability {logp:.3g}"] if LOGP in values else []
-        title += [f"version {values[VERSION][k]}"] if VERSION in values else []
-        share = logp / _COLDEST
-        if LOGP in values and TRAINER_LOGP in values:
-            share = abs(logp - values[TRAINER_LOGP][k]) / largest
-            title += [f"sampler minus trainer {logp - values[TRAINER_LOGP][k]:.3g}"]
-        heat = min(max(share, 0.0), 1.0) if share == share else 0.0
-        is_dim = LEARNED in values and not values[LEARNED][k]
-        tokens.append(Token(_text(id_, decode), ", ".join(title), round(heat, 2), is_dim))
-    return Message(role, step, tokens, max(len(ids) - max_tokens, 0), notes)
 
 
 def _text(id_: int, decode: Decode | None) -> str:

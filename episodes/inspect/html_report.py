@@ -14,12 +14,12 @@ import numpy as np
 from markupsafe import Markup
 
 from episodes.errors import ChunkMismatch, EpisodeError
-from episodes.inspect.conversation import Decode, is_conversation, view_conversation
+from episodes.inspect.conversation import Decode, is_conversation, page_conversation
 from episodes.inspect.doctor.finding import Findings
 from episodes.inspect.doctor.scan import outside_bounds
 from episodes.inspect.formatting import MOST_OF_ID, clipped, counted, ended, finite_or_text, page_id
 from episodes.inspect.frames import viewable
-from episodes.inspect.html import conversation, schema, templates
+from episodes.inspect.html import schema, templates
 from episodes.inspect.page_messages import compressed_text, encode
 from episodes.inspect.png import data_uri, is_png, png
 from episodes.inspect.series import Series, of_tracks
@@ -47,7 +47,8 @@ MOST_OF_TEXT = 4000  # characters of one text
 BYTES_OF_TEXTS = 400_000  # of one episode
 FRAME_SIDE = 160  # pixels
 BYTES_OF_FRAMES = 3_000_000  # of one episode
-SCRIPTS = ("decode.js", "dom.js", "condition.js", "table.js", "episode.js", "page.js")
+SCRIPTS = ("decode.js", "dom.js", "condition.js", "table.js", "conversation.js", "episode.js", "page.js")
+STYLES = ("page.css", "style.css")
 SHARED = ("label", "hue", "more", "note", "band")  # parts of a lane that are stored once for many episodes
 HEAT = 2  # kind of the lane of a series whose colours are centred at 0; 1 for whole numbers, 0 for lines
 LEFT_OUT = {"shard", "writer", "episode"}  # columns of the metadata that say nothing about an episode
@@ -133,7 +134,7 @@ def _page(
             table=None if table is None else Markup(table),
             schema=Markup(schema(dataset)) if len(dataset) else "",
             blocks=list(map(Markup, blocks)),
-            style=template_file("page.css"),
+            style=Markup("\n").join(map(template_file, STYLES)),
             script=Markup("\n").join(map(template_file, SCRIPTS)),
         )
     )
@@ -164,7 +165,8 @@ def _size(data: dict[str, Any]) -> int:
     """Return the approximate size in bytes of the page data of an episode."""
     lanes = sum(part.nbytes for lane in data["lanes"] for part in lane.values() if isinstance(part, np.ndarray))
     images = sum(len(image) for camera in data["cameras"] for image in camera["images"])
-    return lanes + images + sum(len(text or "") for track in data["texts"] for text in track["texts"]) + 500
+    talks = sum(len(talk["ids"]) * (8 + 5 * len(talk["values"])) for talk in data["conversation"])
+    return lanes + images + talks + sum(len(text or "") for track in data["texts"] for text in track["texts"]) + 500
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -347,7 +349,7 @@ def episode_data(
         "left": total - len(lanes),
         "updates": [list(update) for update in updates],
         "extent": None if learned is None else list(learned.extent or ()),
-        "conversation": conversation(view_conversation(episode, decode=decode)) if is_conversation(episode) else "",
+        "conversation": [page_conversation(episode, decode)] if is_conversation(episode) else [],
         "texts": [_texts(each, BYTES_OF_TEXTS // len(texts)) for each in texts],
         "cameras": [_frames(each, tracks.lookback, BYTES_OF_FRAMES // len(cameras)) for each in cameras]
         + _pictures(tracks),
@@ -365,8 +367,8 @@ def _game_data(
     The entry `turns` has the env steps at which each agent observed and acted. Steps count from the begin of the chunk.
     """
     begin, lines = game.env_t_started, list(game.agents.timelines.items())
-    data: dict[str, Any] = {name: [] for name in ("lanes", "texts", "cameras", "turns", "updates")}
-    data |= {"lookback": game.lookback, "started": begin, "length": len(game), "left": 0, "conversation": ""}
+    data: dict[str, Any] = {name: [] for name in ("lanes", "texts", "cameras", "turns", "updates", "conversation")}
+    data |= {"lookback": game.lookback, "started": begin, "length": len(game), "left": 0}
     data |= {"return": finite_or_text(game.get_return())}
     data |= {"extent": None if learned is None else list(learned.extent or ())}
     data |= {"ending": ended(game.ending, game.agents.passed_on is not None)}
@@ -407,7 +409,7 @@ def _game_data(
         data["turns"].append(turn)
         data["left"] += part["left"]
         data["updates"] += [[*update, name] for update in part["updates"]]
-        data["conversation"] += part["conversation"]
+        data["conversation"] += [talk | {"name": name} for talk in part["conversation"]]
     return data
 
 

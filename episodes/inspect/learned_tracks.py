@@ -18,6 +18,9 @@ __all__ = ["LearnedTracks"]
 
 KEY = "learner"  # of the tracks, as `explain_episode` names them
 VALUES = f"{KEY}/values"
+SHARE = "share"
+LOGP_OF_TOKENS = "first_logp_difference"
+OF_TOKENS = {"advantage": "advantages", "ratio": "ratios", "clipped": "clipped", SHARE: "shares"}
 NAMES = {"first_value": "values", "value_target": "value_targets", "advantage": "advantages"}
 
 
@@ -27,7 +30,11 @@ class LearnedTracks:
 
     The tracks have the names of `explain_episode`: `learner/values`, `learner/value_targets` and `learner/advantages`
     are those with which the step was learned, and `learner/logp_difference` is the acting policy's log-probability of
-    the action minus that of the policy that learned. Conversations have `trainer_logp`: log-probabilities of tokens.
+    the action minus that of the policy that learned.
+
+    Of each token, conversations have `trainer_logp`, `learner/advantages`, `learner/ratios` and `learner/clipped`
+    (means over the gradient steps), `learner/shares` (of the update's absolute loss) and `learner/loss_shares` (the
+    same divided by the mean share of a token of the update).
 
     Args:
         pools: columns of the steps of each module by its name, in the order of the updates. "update" is the number of
@@ -39,7 +46,7 @@ class LearnedTracks:
     """
 
     def __init__(self, pools: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        self._modules, self._pools = list(pools), list(pools.values())
+        self._modules, self._pools = list(pools), [_with_sizes(columns) for columns in pools.values()]
         updates = np.concatenate([np.zeros(0, np.int64), *(columns["update"] for columns in self._pools)])
         self.extent = (int(updates.min()), int(updates.max())) if len(updates) else None
         self._rows: list[dict[Any, list[int]]] = []
@@ -51,6 +58,17 @@ class LearnedTracks:
                 if name[0] is not None:
                     self.newest[name[0]] = max(int(columns["update"][row]), self.newest.get(name[0], 0))
             self._rows.append(rows)
+
+    def advantages(self, ids: Iterable[str]) -> dict[str, float]:
+        """Return the mean advantage of each of these episodes in its newest update, without those that have none."""
+        means = {}
+        for columns, by_name in zip(self._pools, self._rows, strict=True):
+            for id_ in ids if "advantage" in columns else ():
+                rows = by_name.get((id_, None), [])
+                newest = [columns["advantage"][row] for row in rows if columns["update"][row] == self.newest[id_]]
+                if newest and np.isfinite(newest).all():
+                    means[id_] = float(np.mean(newest))
+        return means
 
     @staticmethod
     def has_values(episode: SingleAgentEpisode) -> bool:
@@ -100,28 +118,53 @@ class LearnedTracks:
                 yield module, columns, rows[is_here], places[is_here]
 
 
+def _with_sizes(columns: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+    """Return columns with the number of rows of each row's update, if the rows are tokens."""
+    if TOKEN not in columns:
+        return columns
+    _, place, counts = np.unique(columns["update"], return_inverse=True, return_counts=True)
+    return {**columns, "num_tokens": counts[place]}
+
+
 def _of_tokens(
     columns: Mapping[str, np.ndarray], rows: np.ndarray, places: np.ndarray, episode: SingleAgentEpisode
-) -> dict[str, Ragged]:
-    """Return the trainer's log-probability of each token of a conversation, given the rows of tokens and their turns
-    [k]. It is NaN for tokens that were not learned, or that were learned after the policy had changed.
+) -> dict[str, Any]:
+    """Return what was measured at each token of a conversation, given the rows of tokens and their turns [k].
+
+    `trainer_logp` is NaN for tokens that were learned after the policy had changed. All are NaN for tokens that were
+    not learned, such as those of turns in the lookback.
     """
-    names = episode.extra_model_outputs
-    if LOGP not in names or TRAINER_LOGP in names or "first_logp_difference" not in columns or episode.tracks.lookback:
+    pack, names = EpisodePack.from_episodes([episode]), episode.extra_model_outputs
+    sampled = pack.actions
+    if not isinstance(sampled, Ragged) or sampled.ndim != 2:
         return {}
-    turns = [np.asarray(episode.get_extra_model_outputs(LOGP, t), np.float64) for t in range(len(episode))]
-    if any(turn.ndim != 1 for turn in turns):
-        return {}
-    offsets = np.concatenate([[0], np.cumsum([len(turn) for turn in turns])])
-    tokens = columns[TOKEN][rows].astype(np.int64)
-    is_here = tokens < np.diff(offsets)[places]
-    if "first_gradient_step" in columns:
-        is_here &= columns["first_gradient_step"][rows] == 0
-    differences = np.full(offsets[-1], np.nan)
-    differences[(offsets[places] + tokens)[is_here]] = columns["first_logp_difference"][rows][is_here]
-    if not np.isfinite(differences).any():
-        return {}
-    return {TRAINER_LOGP: Ragged((np.concatenate(turns) - differences).astype(np.float32), offsets)}
+    offsets, lengths = sampled.bounds, sampled.lengths
+    places, tokens = places + episode.tracks.lookback, columns[TOKEN][rows].astype(np.int64)
+    is_here = tokens < lengths[places]
+    rows, at = rows[is_here], (offsets[places] + tokens)[is_here]
+
+    def track(numbers: np.ndarray) -> np.ndarray:
+        """Return numbers of the rows at the places of their tokens; the last one counts, which is the newest."""
+        values = np.full(offsets[-1], np.nan)
+        values[at] = numbers
+        return values
+
+    measured = {name: track(columns[key][rows]) for key, name in OF_TOKENS.items() if key in columns}
+    if SHARE in columns:
+        measured["loss_shares"] = track((columns[SHARE] * columns["num_tokens"])[rows])
+    outputs: dict[str, Any] = {}
+    measured = {name: values for name, values in measured.items() if np.isfinite(values).any()}
+    if measured:
+        outputs[KEY] = {name: Ragged(values.astype(np.float32), offsets) for name, values in measured.items()}
+    logp = pack.extra_model_outputs.get(LOGP)
+    if isinstance(logp, Ragged) and logp.ndim == 2 and TRAINER_LOGP not in names and LOGP_OF_TOKENS in columns:
+        differences = columns[LOGP_OF_TOKENS][rows]
+        if "first_gradient_step" in columns:
+            differences = np.where(columns["first_gradient_step"][rows] == 0, differences, np.nan)
+        trainer = logp.flat.astype(np.float64) - track(differences)
+        if np.isfinite(trainer).any():
+            outputs[TRAINER_LOGP] = Ragged(trainer.astype(np.float32), offsets)
+    return outputs
 
 
 def _tracks(

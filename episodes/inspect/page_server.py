@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from episodes.errors import EpisodeError, InvalidArgument
 from episodes.inspect.conversation import Decode
 from episodes.inspect.doctor.examine import examine
-from episodes.inspect.formatting import clipped
+from episodes.inspect.formatting import clipped, page_id
 from episodes.inspect.html_report import episode_data, findings_data, index_of, live_page, open_for_page, overview
 from episodes.inspect.learned_tracks import LearnedTracks
 from episodes.inspect.page_messages import encode
@@ -24,6 +24,7 @@ from episodes.inspect.training_page import RunFiles, TrainingFiles, file_sizes, 
 from episodes.inspect.update_explanation import page_of
 from episodes.storage.files import local_path
 from episodes.storage.header import NAME as DATASET_FILE
+from episodes.tokens.names import GROUP, GROUP_ID
 
 if TYPE_CHECKING:
     import socket
@@ -38,6 +39,7 @@ MOST_OF_ERROR = 1000  # characters
 _NUMBER = re.compile("-?[0-9]{1,18}")  # in a request
 MOST_CONNECTIONS = 64  # at a time, each of which has a thread
 IDLE_S = 10.0  # after which a connection that sends nothing is closed
+GROUP_COLUMNS = tuple(f"custom_data/{key}" for key in (GROUP_ID, GROUP))  # the first one that a table has
 KEPT_VERSIONS = 8  # of which the ids are stored, so that clients get the new rows only
 
 
@@ -135,9 +137,19 @@ class LiveDataset:
         try:
             episode = dataset[index]
             learned = None if self._learned is None else self._learned()
-            return 200, BINARY, encode(episode_data(episode, window, decode=self.decode, learned=learned))
+            facts = {} if learned is None else self._facts_of_group(learned, dataset.metadata, index)
+            return 200, BINARY, encode(episode_data(episode, window, decode=self.decode, learned=learned) | facts)
         except (OSError, EpisodeError) as error:  # its shard was replaced meanwhile
             return 404, TEXT, str(error).encode()
+
+    @staticmethod
+    def _facts_of_group(learned: LearnedTracks, table: Mapping[str, Any], index: int) -> dict[str, Any]:
+        """Return the advantages of the episodes of an episode's group, by the ids of the page."""
+        groups = next((table[name] for name in GROUP_COLUMNS if name in table), None)
+        if groups is None:
+            return {}
+        ids = [str(id_) for id_, group in zip(table["id"], groups, strict=True) if group == groups[index]]
+        return {"advantages": {page_id(key): value for key, value in learned.advantages(ids).items()}}
 
 
 class LiveRuns:
@@ -171,7 +183,8 @@ class LiveRuns:
             return self._update(number, runs[number].path, dataset_name, query.get("module"))
         if name != "episodes" or number not in runs:
             return NOT_FOUND
-        dataset = self._dataset(runs[number], unquote(dataset_name), partial(self._findings.learned, int(number)))
+        learned = partial(self._findings.learned, int(number))
+        dataset = self._dataset(runs[number], unquote(dataset_name), learned)
         return NOT_FOUND if dataset is None else dataset.answer(agent_path, query)
 
     def _update(self, number: str, run: Path, update: str, module: str | None) -> Answer:

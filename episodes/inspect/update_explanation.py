@@ -338,7 +338,8 @@ class UpdateExplanation(Sequence[LearnedStep]):
                 parts.append((f"by-{group}", self._group_table(group, summary, address, limit, at)))
         names, rows = self.table(limit)
         ids, agents, times = (self.columns[name] for name in ("episode", "agent", "t"))
-        links = [self._link(address, ids[row], agents[row], int(times[row])) for row in range(len(rows))]
+        tokens = self.columns[TOKEN].astype(int).tolist() if TOKEN in self.columns else [None] * len(rows)
+        links = [self._link(address, ids[row], agents[row], int(times[row]), tokens[row]) for row in range(len(rows))]
         parts.append(("steps", _html_table("Steps", names, rows, links, self.columns["share"][: len(rows)])))
         columns = dict.fromkeys(["share", *(name for row in self.by("time")[:1] for name in row), *names])
         parts.append(("columns", legend(columns)))
@@ -372,9 +373,14 @@ class UpdateExplanation(Sequence[LearnedStep]):
         return _html_table(f"By {group}", names, cells, links, np.array([row["share"] for row in summary]), marks)
 
     def _link(
-        self, address: Callable[[str], str] | None, id_: str | None, agent: str | None = None, t: int | None = None
+        self,
+        address: Callable[[str], str] | None,
+        id_: str | None,
+        agent: str | None = None,
+        t: int | None = None,
+        token: int | None = None,
     ) -> str | None:
-        """Return the address of a step or of an episode on the page of the data set, or None if there is none."""
+        """Return the address of a step, token or episode on the page of the data set, or None if there is none."""
         page = address(id_) if address is not None and id_ is not None else ""
         if not page or id_ is None:
             return None
@@ -382,6 +388,8 @@ class UpdateExplanation(Sequence[LearnedStep]):
         parts = {"id": formatting.page_id(id_), "t": first}
         if agent is not None:
             parts["agent"] = formatting.page_id(agent)
+        if token is not None:
+            parts["token"] = token
         return f"{page.split('#')[0]}#{urlencode(parts, quote_via=quote)}"
 
     def _repr_html_(self) -> str:

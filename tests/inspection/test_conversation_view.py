@@ -38,9 +38,10 @@ def test_conversation_view_as_text_lists_messages_with_notes(finalized: bool) ->
     if finalized:
         episode.to_numpy()
     lines = str(view_conversation(episode, advantages=[1, 2, 3])).splitlines()
+    assert lines[0] == "a: 3 turns, 3 sampled tokens (2 learned from), 4 other tokens, return 0.5, terminated"
     assert [re.sub(r" +", " ", line) for line in lines[1:]] == [
         "prompt 0 1 2",
-        "model 0 3 4 [reward 0.5, advantage 1, version 4]",
+        "model 0 3 4 [reward 0.5, advantage 1, version 4, 1 of 2 tokens left out of the loss]",
         "reply 1 5",
         "model 1 6 [reward 0, advantage 2, version 4]",
         "reply 2 8 [after the first 3 tokens]",
@@ -58,10 +59,11 @@ def test_conversation_view_as_html_escapes_dims_and_heats_tokens() -> None:
     assert [cls for cls, _ in tokens] == ["ep-token"] * 3 + ["ep-token ep-dim"] + ["ep-token"] * 3
     alphas = [float(m.group(1)) if (m := re.search(r"51,234,([\d.]+)", attributes)) else 0 for _, attributes in tokens]
     assert alphas == pytest.approx([0, 0, 0.048, 0.3, 0, 0.6, 0])
-    assert 'title="4, log-probability -3, version 4"' in html
-    assert "background of sampled tokens: log-probability, 0: -6 and below" in " ".join(page.words.split())
+    assert 'title="4, log-probability -3, version 4, left out of the loss"' in html
+    assert "background of sampled tokens: log-probability, 0 -6 and below" in " ".join(page.words.split())
     plain = view_conversation(talk(outputs=False).episode)._repr_html_()
     assert "background of" not in plain
+    assert "no log-probabilities were recorded" in plain
 
 
 def test_conversation_view_shows_no_outputs_that_are_no_numbers_per_token() -> None:
@@ -79,8 +81,7 @@ def test_conversation_view_is_part_of_the_view_of_an_episode() -> None:
     fixed = SingleAgentEpisode("f")
     fixed.add_env_reset(np.zeros(2))
     assert "ep-talk ep-" not in single_agent_episode(fixed)
-    assert "model 0" in Checked(episode_data(talk().episode.to_numpy())["conversation"]).words
-    assert episode_data(fixed.to_numpy())["conversation"] == ""
+    assert episode_data(fixed.to_numpy())["conversation"] == []
     with pytest.raises(TrackMismatch, match="are no ragged tokens"):
         view_conversation(fixed)
     with pytest.raises(TrackMismatch, match="are no ragged tokens"):
@@ -89,8 +90,8 @@ def test_conversation_view_is_part_of_the_view_of_an_episode() -> None:
 
 def test_views_of_an_episode_show_text_with_decode() -> None:
     episode = talk().episode.to_numpy()
-    for html in (single_agent_episode(episode, words), episode_data(episode, decode=words)["conversation"]):
-        assert "<w3>" in Checked(html).words
+    assert "<w3>" in Checked(single_agent_episode(episode, words)).words
+    assert episode_data(episode, decode=words)["conversation"][0]["texts"][2] == "<w3>"
 
 
 @pytest.mark.parametrize(

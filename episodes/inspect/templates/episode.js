@@ -385,13 +385,6 @@ function picker() {
   return element("details", { id: "picker" }, summary, element("div", {}, ...boxes), ...left);
 }
 
-function conversation() {  // HTML of the tokens of a language agent, escaped by the template
-  if (!shown.conversation) return [];
-  const part = element("div", { id: "conversation" });
-  part.innerHTML = shown.conversation;
-  return [part];
-}
-
 function turns() {  // texts of an episode in the order of its steps
   const items = [];
   for (let step = firstStep(shown); step <= shown.length && items.length < MOST_TURNS; step++) {
@@ -407,6 +400,12 @@ function turns() {  // texts of an episode in the order of its steps
   return items.length ? [element("ol", { id: "turns", "aria-label": "texts" }, ...items)] : [];
 }
 
+function stopComparing() {
+  const close = element("button", { type: "button", "aria-label": "stop comparing" }, "×");
+  close.addEventListener("click", () => { state.other = other = null; save(); drawRows(); draw(); });
+  return close;
+}
+
 function firstDifference() {
   if (!other) return [];
   let best = null;
@@ -417,15 +416,14 @@ function firstDifference() {
   const words = best ? `first difference: step ${best[0]}, ${best[1]}` : "no difference in the tracks of this page";
   const go = element("button", { type: "button" }, words);
   if (best) go.addEventListener("click", () => move(best[0]));
-  const close = element("button", { type: "button", "aria-label": "stop comparing" }, "×");
-  close.addEventListener("click", () => { state.other = other = null; save(); drawRows(); draw(); });
   const tolerance = element("input", { type: "number", min: 0, step: "any", value: state.tolerance, "aria-label": "tolerance" });
   tolerance.addEventListener("change", () => { state.tolerance = Math.max(Number(tolerance.value) || 0, 0); save(); draw(); });
-  return [element("p", { id: "difference" }, `compared with ${briefId(other.title)} (dashed, or below) `, go, " ", element("label", {}, "tolerance ", tolerance), " ", close)];
+  return [element("p", { id: "difference" }, `compared with ${briefId(other.title)} (dashed, or below) `, go, " ", element("label", {}, "tolerance ", tolerance), " ", stopComparing())];
 }
 
 function heading(episode) {
   const name = element("span", { title: episode.title }, briefId(episode.title ?? ""));
+  if (isTalk(episode)) return talkHeading(episode);
   if (episode.ending === undefined) return element("h2", {}, name);
   const words = `${counted(episode.length, "step")}, return ${show(episode.return)}${episode.started ? `, from t ${episode.started}` : ""}, `;
   return element("h2", {}, name, element("small", {}, words, element("i", { class: kindOf(episode.ending) }, episode.ending)));
@@ -447,6 +445,13 @@ function learnedIn() {  // the updates of the run that learned from the episode
   });
   const left = links.length - MOST_UPDATES, shownLinks = links.slice(-MOST_UPDATES).flatMap((link, i) => (i ? [", ", ...link] : link));
   return [element("p", { id: "learned" }, left > 0 ? `Learned from by ${links.length} of the updates ${extent.join(" to ")}, last by ` : "Learned from by ", ...shownLinks)];
+}
+
+function folded(tracks) {  // of a conversation, whose turns are above
+  const isOpen = state.areTracksOpen || state.view !== null || state.lanes !== null || shown.cameras.length > 0;
+  const part = element("details", { id: "tracks", ...(isOpen ? { open: "" } : {}) }, element("summary", {}, "tracks of turns"), ...tracks);
+  part.addEventListener("toggle", () => { state.areTracksOpen = part.open; });
+  return part;
 }
 
 function draw() {
@@ -472,13 +477,16 @@ function draw() {
   const empty = shown.lanes.length ? [] : [element("p", {}, "This episode has no steps and no numbers.")];
   const keys = element("details", { id: "keys" }, element("summary", {}, "keys"), element("p", {}, KEYS));
   const stage = element("div", { id: "stage" }, pictures, scrub, element("div", { id: "axis" }));
-  panel.replaceChildren(heading(shown), ...learnedIn(), ...firstDifference(), ...conversation(), stage, ...empty, element("div", { id: "lanes" }), picker(), keys, ...turns());
+  const tracks = [stage, ...empty, element("div", { id: "lanes" }), picker()], difference = firstDifference();
+  const parts = isTalk(shown) ? [...(isTalk(other) ? [] : difference), ...conversation(), folded([...(isTalk(other) ? difference : []), ...tracks, ...turns()])] : [...difference, ...conversation(), ...tracks];
+  panel.replaceChildren(heading(shown), ...learnedIn(), ...parts, keys, ...(isTalk(shown) ? [] : turns()));
   drawLanes();
 }
 
 function move(to, isSaved = true) {
   if (!shown || shown.isMissing) return;
   state.step = Math.max(firstStep(shown), Math.min(span()[1], to));
+  if (isSaved) state.token = null;
   const step = state.step;
   find("step").value = step;
   find("now").textContent = `step ${step}` + (shown.started ? ` (t ${shown.started + step})` : "");
@@ -502,6 +510,7 @@ function move(to, isSaved = true) {
     value.className = tracks.some((track) => partner(track) && differs(track, step)) ? "differs" : "";
   });
   document.querySelectorAll("#turns li").forEach((turn) => turn.classList.toggle("current", Number(turn.dataset.step) === step));
+  markTurn();
   if (isSaved) save();
 }
 

@@ -1,7 +1,7 @@
 // The page: its state, which is in the address too, the choice of episodes, the keyboard, and the server if there is one.
 
 const live = document.body.dataset.live === "yes";
-const state = { stepOfAgent: null, filter: "", ending: "", sort: null, down: false, isListed: true, episode: null, other: null, agent: null, step: 0, view: null, lanes: null, joined: [], closed: [], tolerance: 0, speed: 20, loop: false };
+const state = { stepOfAgent: null, filter: "", ending: "", sort: null, down: false, isListed: true, episode: null, other: null, agent: null, step: 0, view: null, lanes: null, joined: [], closed: [], tolerance: 0, speed: 20, loop: false, token: null, isLinked: false, colour: "", siblings: true, areTracksOpen: false };
 const blocks = new Map();  // decoded blocks of the episodes in this file, by index
 let version = null;
 let requests = 0;
@@ -41,6 +41,7 @@ function saveNow() {
     filter: state.filter, ending: state.ending, sort: state.sort ? `${state.down ? "-" : ""}${state.sort}` : "", episode: keyText(state.episode),
     list: state.isListed && state.episode ? "yes" : "", other: keyText(state.other), agent: shown?.turns && state.agent ? state.agent : "", step: state.step || "", view: state.view?.join(",") ?? "", lanes: state.lanes ? JSON.stringify(state.lanes) : "",
     joined: state.joined.length ? JSON.stringify(state.joined) : "", tolerance: state.tolerance || "",
+    token: state.token ?? "", colour: state.colour,
   };
   const query = new URLSearchParams(Object.entries(parts).filter(([, value]) => value !== ""));
   history.replaceState(null, "", `#${query}`);
@@ -54,8 +55,10 @@ function load() {
     episode: keyFrom(query.get("episode")), other: keyFrom(query.get("other")), step: Number(query.get("step")) || 0,
     view: numbers.length === 2 && numbers[0] < numbers[1] ? numbers : null, lanes: listFrom(query.get("lanes")),
     joined: listFrom(query.get("joined")) ?? [], tolerance: Math.max(Number(query.get("tolerance")) || 0, 0),
+    token: /^\d+$/.test(query.get("token") ?? "") ? Number(query.get("token")) : null, colour: query.get("colour") ?? "",
   });
   state.agent = query.get("agent");
+  state.isLinked = query.has("id") || state.step > 0 || state.token !== null;
   if (query.has("id")) findStep(query.get("id"), Number(query.get("t")), query.get("agent"));
   state.isListed = query.get("list") === "yes" || rowOf(state.episode) < 0;  // a link to an episode folds the table
   find("words").value = state.filter;
@@ -121,14 +124,17 @@ async function choose(row, isOther = false) {
 async function chooseKey(key, isOther = false) {
   const request = ++requests;
   if (isOther) state.other = key;
-  else Object.assign(state, { episode: key, other: null, view: state.episode && keyText(state.episode) === keyText(key) ? state.view : null });
+  else Object.assign(state, { episode: key, other: null, ...(state.episode && keyText(state.episode) === keyText(key) ? {} : { view: null, token: null }) });
   drawRows();
   const episode = await episodeOf(key);
   if (request !== requests) return;  // another episode was chosen meanwhile
   if (isOther) other = episode.isMissing ? null : episode;
   else [shown, other] = [episode, null];
   const turn = !isOther && state.stepOfAgent && shown.turns?.find((one) => one.id === state.stepOfAgent.id);
-  if (turn) state.step = turn.observed[state.stepOfAgent.t - turn.first] ?? 0;
+  if (turn) {
+    state.step = turn.observed[state.stepOfAgent.t - turn.first] ?? 0;
+    shown.of = { agent: turn.agent, turn: state.stepOfAgent.t };
+  }
   const isLinked = state.stepOfAgent !== null;
   state.stepOfAgent = null;
   if (!isOther) openAgent(turn ? turn.agent : state.agent);
