@@ -193,15 +193,15 @@ def test_link_of_a_token_marks_it_and_keyboard_reads_its_neighbours(tmp_path: Pa
         page.keyboard.press("ArrowLeft")
         assert page.locator("#token").inner_text() != words
         assert page.url.endswith(f"token={step.token}") or f"token={step.token}&" in page.url  # the step is the same
-        number = page.get_by_role("link", name=re.compile("learned in update")).inner_text().split()[-1]
-        assert number == "2"
+        learned = page.locator("#learned a").last
+        assert learned.inner_text() == "update 2"
         members = page.locator("#siblings tbody tr")
         found = {row[0].split()[0]: row for row in (line.split("\t") for line in members.all_inner_texts())}
         assert len(found) == 8  # the key of the group is the same in both updates
         for id_, (_, _, gain, *_) in found.items():
             gains = [one.measurements["advantage"] for update in explanations for one in update if one.id_ == id_]
             assert float(gain) == pytest.approx(np.mean(gains), rel=1e-3)
-        page.get_by_role("link", name=re.compile("learned in update")).click()
+        learned.click()
         page.wait_for_url("**/updates/0/2")
         assert "update 2" in page.locator("body").inner_text().lower()
 
@@ -238,7 +238,7 @@ def test_two_conversations_are_beside_each_other_with_the_first_other_token(
                 f"(tokens) => ({places})(tokens.filter((one) => one.place[0] === find('conversation').talks[{which}]))"
             )
             assert [tuple(one) for one in own] == tokens
-        marked = sorted(tuple(one) for one in page.locator(".talks .ep-first").evaluate_all(places))
+        marked = sorted(tuple(one) for one in page.locator(".talks .ep-differs").evaluate_all(places))
         pairs = [{(m, k): id_ for m, k, id_ in tokens} for tokens in flat]
         others = sorted(
             place for place in pairs[0].keys() | pairs[1].keys() if pairs[0].get(place) != pairs[1].get(place)
@@ -246,7 +246,7 @@ def test_two_conversations_are_beside_each_other_with_the_first_other_token(
         expected = sorted((*others[0], pair[others[0]]) for pair in pairs if others[0] in pair) if others else []
         assert marked == expected
         page.wait_for_function(
-            "() => [...document.querySelectorAll('.ep-first')].every((one) => "
+            "() => [...document.querySelectorAll('.ep-differs')].every((one) => "
             "one.getBoundingClientRect().bottom <= document.querySelector('.talks').getBoundingClientRect().bottom)"
         )
         assert page.get_by_text("Both have the same tokens").count() == (not others)

@@ -151,7 +151,7 @@ function conversation() {  // tokens of the shown episode, beside those of the o
     }
     if (first) {
       const [n, k] = first, elements = [a, b].map((talk) => [...grid.querySelectorAll(".ep-token")].find((token) => token.place[0] === talk && token.place[1] === talk.messages[n] && token.place[2] === k)).filter(Boolean);
-      for (const token of elements) token.classList.add("ep-first");
+      for (const token of elements) token.classList.add("ep-differs");
       const at = (a.messages[n] ?? b.messages[n]), go = element("button", { type: "button", id: "first-token" }, `first difference: turn ${at.turn}, ${at.role} token ${k}`);
       part.first = elements[0];
       if (part.first) go.addEventListener("click", () => showIn(grid, part.first));
