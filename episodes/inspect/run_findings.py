@@ -16,15 +16,8 @@ from episodes.inspect.calibration import CalibrationBin, value_calibration
 from episodes.inspect.doctor.examine import examine
 from episodes.inspect.formatting import clipped, counted, number
 from episodes.inspect.learned_tracks import VALUES, LearnedTracks
-from episodes.inspect.update_explanation import (
-    AGREES,
-    FAR,
-    LOSS,
-    correlation,
-    ratio_distances,
-    step_columns,
-    stored_episodes,
-)
+from episodes.inspect.update_explanation import LOSS, step_columns, stored_episodes
+from episodes.inspect.update_measures import AGREES, FAR, WORKER, correlation, ratio_distances
 from episodes.storage import EpisodeDataset
 from episodes.storage.catalog import SEALED, UNFINISHED
 from episodes.storage.files import local_path
@@ -48,7 +41,6 @@ FEWEST_ROWS, FEWEST_ENDS, FEWEST_STEPS = 32, 5, 4
 STAYS = 0.8  # of the largest error at the last step, in a quarter of the updates, if it does not fall
 MUCH = 5.0  # times the loss of the next steps
 STALE_BY_DESIGN = ("impala",)  # algorithms that correct for policies of other versions
-WORKER = "worker"  # measurement of ledgers
 WORKER_OF_DATA = "custom_data/worker"
 LOGP_DIFFERENCE = "first_logp_difference"
 CHECKS = (
@@ -494,7 +486,7 @@ def _wrong_signs(columns: Columns, gains: np.ndarray, module: str) -> Iterator[R
         course[-1][0],
         module,
         "by-agent" if whose else "steps",
-        measure="correlation" + f" of agent {clipped(wrong[0], 24)}" * bool(whose),
+        measure="correlation of advantages" + f" of agent {clipped(wrong[0], 24)}" * bool(whose),
         course=course,
     )
 
@@ -679,7 +671,7 @@ def _other_tokens(columns: Columns, module: str, data: Mapping[str, EpisodeDatas
             update=int(columns["update"][rows][far].max()),
             module=module,
             table="by-turn",
-            measure=f"mean difference from turn {one.t} on",
+            measure=f"mean |logp difference| from turn {one.t} on",
             course=course,
         )
 

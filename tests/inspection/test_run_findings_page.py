@@ -33,12 +33,12 @@ def test_page_leads_from_a_finding_to_the_agent_that_shows_it(tmp_path: Path, ta
         assert (bar.get_attribute("data-update"), bar.get_attribute("data-cause")) == ("1", "inputs")
         page.locator("#findings li > a").click()
         page.locator("#by-agent").wait_for()
-        assert tab.texts("#by-agent tr:has(td.mark) td:first-child") == ["b"]
+        assert tab.texts("#by-agent tr:has(td.stands) td:first-child") == ["b"]
         assert "of agent b have the wrong sign" in page.locator(".finding").inner_text()
-        assert page.locator("nav s").all_inner_texts() == ["later", "last"]
+        assert page.locator("nav span").all_inner_texts() == ["next", "last"]
         page.locator(".finding svg a").first.click()
         page.locator("h1", has_text="Update 1").wait_for()
-        assert page.locator("nav s").all_inner_texts() == ["first", "earlier"]
+        assert page.locator("nav span").all_inner_texts() == ["first", "previous"]
         page.locator("nav a").first.click()
         page.locator("#findings").wait_for(state="attached")
 

@@ -25,7 +25,8 @@ from episode_runners import SingleAgentEnvRunner
 from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument
 from episodes.inspect import examine_run, explain_update
-from episodes.inspect.run_findings_page import LiveFindings, run_report, update_page
+from episodes.inspect.run_findings_page import LiveFindings, run_report
+from episodes.inspect.update_page import update_page
 from episodes.pack import EpisodePack
 from episodes.storage.ledger import Ledger, LedgerReader
 from episodes.storage.runs import write_status
