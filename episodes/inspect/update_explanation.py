@@ -244,7 +244,8 @@ class UpdateExplanation(Sequence[LearnedStep]):
         algorithm has no values."""
         if not {"first_value", "value_target"} <= self.columns.keys():
             return None
-        return self.columns["value_target"] - self.columns["first_value"]
+        with np.errstate(invalid="ignore"):  # of infinities
+            return self.columns["value_target"] - self.columns["first_value"]
 
     def by(self, group: str) -> list[dict[str, Any]]:
         """Return one row for each episode, agent, time, turn or worker, with the largest share of the loss first.

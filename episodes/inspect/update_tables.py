@@ -216,7 +216,7 @@ def _charts(explanation: UpdateExplanation, settings: Mapping[str, float]) -> st
             if clipped_rows is not None and len(counts):
                 values = columns[name].astype(np.float64)
                 marked = np.histogram(values[clipped_rows & np.isfinite(values)], edges)[0]
-                note += ". Amber: rows that were clipped at some gradient step"
+                note += ". Orange: rows that were clipped at some gradient step"
             if limits:
                 note += f". Dashed: the clip limits {number(limits[0])} and {number(limits[1])}"
         parts.append(charts.bars(name_of(name).capitalize(), counts, edges, marked, limits * (name == "ratio"), note))
@@ -327,15 +327,14 @@ def table_html(
     drawn = [name for name in names if name not in hidden]
     notes = []
     if same:
-        notes.append(
-            f"The same in all rows: {', '.join(f'{name_of(name, is_of_tokens)} {texts[name][0]}' for name in same)}."
-        )
-    notes += [f"In all rows, {name_of(name, is_of_tokens)} equals {name_of(twin)}." for name, twin in equal]
+        values = ", ".join(f"{name_of(name, is_of_tokens)} {texts[name][0]}" for name in same)
+        notes.append(f"The same in all rows, to 4 digits: {values}.")
+    notes += [f"In all rows, {name_of(name, is_of_tokens)} equals {name_of(twin)} to 4 digits." for name, twin in equal]
     if absent:
         notes.append(f"Not known for any row: {', '.join(map(name_of, absent))}.")
     if any(_MISSING in texts[name] for name in drawn):
         notes.append(missing)
-    most = max((float(share) for share in columns["share"]), default=0.0) or 1.0
+    most = max((float(share) for share in columns.get("share", ())), default=0.0) or 1.0
     is_text = {name: all(value is None or isinstance(value, str) for value in columns[name]) for name in drawn}
     labels = {name: escape(name_of(name, is_of_tokens)) for name in drawn}
     head = "".join(
@@ -354,9 +353,9 @@ def table_html(
                 label = escape(short(text))
                 if name == "episode" and links[i] is not None:
                     label = f'<a href="{escape(str(links[i]))}">{label}</a>'
-            style = f' style="--part:{100 * float(value) / most:.1f}%"' if name == "share" else ""
+            style = f' style="--part:{100 * float(value or 0) / most:.1f}%"' if name == "share" else ""
             kind = " ".join(["text"] * is_text[name] + ["stands"] * ((i, name) in marks) + ["part"] * (name == "share"))
-            exact = "" if value is None or value != value else str(value) if is_text[name] else repr(float(value))
+            exact = _exact(value)
             title = f' title="{escape(exact)}"' if is_text[name] and label != escape(exact) else ""
             tags.append(f'<td class="{kind}" data-v="{escape(exact)}"{title}{style}>{label}</td>')
         lines.append(f"<tr>{''.join(tags)}</tr>")
@@ -383,6 +382,13 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, str):
         return clipped(value, 200 if name in ("episode", "group") else 32)
     return text_of(name, float(value) if name == "share" else value)
+
+
+def _exact(value: Any) -> str:
+    """Return a value as text without rounding, "" if it is missing."""
+    if value is None or value != value:
+        return ""
+    return value if isinstance(value, str) else repr(float(value))
 
 
 def legend(names: Iterable[str]) -> str:

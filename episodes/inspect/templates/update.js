@@ -6,7 +6,7 @@ function prepare(box) {
   const table = box.querySelector("table"), body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
   const rows = [...body.rows], tools = box.querySelector(".tools"), output = box.querySelector("output"), more = box.querySelector(".more");
   const isText = heads.map((head) => head.classList.contains("text"));
-  const values = heads.map((_, k) => rows.map((row) => { const v = row.cells[k].dataset.v; return isText[k] ? v || null : v === "" ? NaN : Number(v); }));
+  const values = heads.map((_, k) => rows.map((row) => { const v = row.cells[k].dataset.v; return isText[k] ? v || null : v === "" ? NaN : Number(v.replace("inf", "Infinity")); }));
   const columns = Object.fromEntries(heads.map((head, k) => [head.dataset.name, values[k]]));
   const texts = rows.map((row) => [...row.cells].map((cell) => `${cell.textContent} ${cell.dataset.v}`).join(" ").toLowerCase());
   let order = rows.map((_, i) => i), matches = () => true, all = false;
@@ -72,3 +72,4 @@ addEventListener("hashchange", unfold);
 unfold();
 const go = document.getElementById("go");
 if (go) go.addEventListener("submit", (event) => { event.preventDefault(); location.href = `${go.querySelector("input").value}${go.dataset.query}${location.hash}`; });
+document.body.dataset.ready = "yes";
