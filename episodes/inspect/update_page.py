@@ -16,13 +16,14 @@ from episodes.inspect.run_findings_page import TABLES, course_html
 from episodes.inspect.training_page import CSVFile
 from episodes.inspect.update_explanation import chunks_by_id, explain_update, stored_episodes
 from episodes.inspect.update_measures import AGREES, FAR
-from episodes.inspect.update_tables import Address, body_of, page_of
+from episodes.inspect.update_tables import Address, body_of, link_to, page_of, short
 from episodes.storage.ledger import LedgerReader
 from episodes.storage.runs import is_run, read_run
 
 __all__ = ["update_page"]
 
 MOST_STEPS = 200  # of an update on its page
+MOST_LINKS = 8  # to stored episodes, above the steps
 WEAK = 0.25  # of the largest value of a finding, below which an update does not show it
 
 
@@ -67,18 +68,26 @@ def update_page(
         "<p class=note>Nothing stands out in the updates of this run.</p>"
     )
     ids = set(explanation.columns["episode"].tolist()) - {None}
-    shown = len(ids & set(sets))
-    advice = "" if sets else "; train with --keep-episodes 5/h"
-    note = (
-        f"The run stored {shown} of the {counted(len(ids), 'episode')} of this update. Ids of stored episodes are "
-        "links to the step."
-        if shown
-        else f"The run stored none of the episodes of this update, so no row is a link{advice}."
-    )
+    stored = sorted(ids & set(sets))
+
+    def page(id_: str) -> str:
+        return address(sets[id_]) if id_ in sets else ""
+
+    if stored:
+        links = ", ".join(
+            f'<a href="{escape(str(link_to(explanation, page, id_)))}" title="{escape(clipped(id_))}">'
+            f"{escape(short(clipped(id_)))}</a>"
+            for id_ in stored[:MOST_LINKS]
+        )
+        more = ", ..." * (len(stored) > MOST_LINKS)
+        note = f"The run stored {len(stored)} of the {counted(len(ids), 'episode')} of this update: {links}{more}."
+    else:
+        advice = "" if sets else "; train with --keep-episodes 5/h"
+        note = f"The run stored none of the episodes of this update, so no row is a link{advice}."
     at = [one.t for one in here if one.t is not None and one.table == "by-time"]
     body = body_of(
         explanation,
-        lambda id_: address(sets[id_]) if id_ in sets else "",
+        page,
         MOST_STEPS,
         at,
         found=f'<div id="found">{found}</div>',

@@ -141,7 +141,7 @@ def body_of(
         limit: largest number of steps, and of rows of a group.
         at: times whose rows are marked.
         found: what stands out, as HTML.
-        note: text above the steps.
+        note: text above the steps, as HTML.
         settings: numbers of the algorithm's settings by name, such as "clip" and "gamma".
         decode: function from a list of token ids to text.
         unfolded: names of tables of groups that are unfolded at first, such as "by-time".
@@ -175,7 +175,7 @@ def body_of(
     order = f"{words}{left}, sorted by share of the loss."
     parts.append(
         f'<section id="{prefix}steps"><h2>{"Tokens" if is_of_tokens else "Steps"}</h2>'
-        f"<p class=note>{escape(order)} {escape(note)}</p>"
+        f"<p class=note>{escape(order)} {note}</p>"
         f"{table_html(columns, links, missing=_NOT_STORED, is_of_tokens=is_of_tokens)}</section>"
     )
     parts.append(f'<section id="{prefix}columns">{legend([*_SUMMARY, *shown])}</section>')
