@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from episodes.inspect.update_explanation import UpdateExplanation, ratio_distances
-from episodes.inspect.update_rows import mean_of_known, strongest, strongest_rows, strongest_step
+from episodes.inspect.update_explanation import UpdateExplanation
+from episodes.inspect.update_measures import mean, ratio_distances
+from episodes.inspect.update_rows import strongest, strongest_rows, strongest_step
 
 STEPS = st.lists(
     st.tuples(
@@ -43,7 +44,7 @@ def columns_of(steps: list[Any]) -> tuple[dict[str, np.ndarray], np.ndarray]:
 def test_strongest_rows_are_those_of_the_tables(steps: list[Any], group: str, sign: int) -> None:
     columns, among = columns_of(steps)
     distances = ratio_distances(columns)
-    course = strongest_rows(columns, group, lambda rows: mean_of_known(distances[rows]), among, sign, ("t",))
+    course = strongest_rows(columns, group, lambda rows: mean(distances[rows]), among, sign, ("t",))
     by_update = {one.update: one for one in course}
     assert [one.update for one in course] == sorted(by_update)
     for update in np.unique(columns["update"]).tolist():
