@@ -19,6 +19,7 @@ from episodes.inspect.update_explanation import LOSS, step_columns, stored_episo
 from episodes.inspect.update_measures import (
     AGREES,
     FAR,
+    FAR_OF_TOKENS,
     TOKEN,
     WORKER,
     correlation,
@@ -40,7 +41,6 @@ __all__ = ["RunFinding", "RunFindings", "examine_run"]
 MOST_UPDATES, MOST_ROWS = 256, 200_000  # the newest ones of a module
 MOST_EPISODES = 200  # of a data set, whose log-probabilities of tokens are compared
 MOST_NAMES = 3  # in a text
-FAR_OF_TOKENS = 0.1  # of a language model, whose sampler rounds otherwise than its trainer
 FAR_OF_CORRECTED = 0.5  # the same if the loss corrects for the difference, as with older weights by design
 MOST_TOKENS = 12  # in a text
 NEARLY_ALL = 0.9  # fraction

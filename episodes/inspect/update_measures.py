@@ -81,12 +81,21 @@ def time_ranges(times: np.ndarray, has_last: bool = False) -> list[str]:
 
 
 FAR = 0.003  # mean |log ratio| of another policy; rounding of float32 gives 1e-6, of TF32 up to 1e-3
+FAR_OF_TOKENS = 0.1  # of a language model, whose sampler rounds otherwise than its trainer
 AGREES = -0.3  # lowest correlation of advantages with value target minus value that is no sign of a defect
 
 
-def stands_out(name: str, value: Any) -> bool:
-    """Return True for a summary of a group, such as "ratio_distance", that runs without defects do not have."""
-    return bool((name == "ratio_distance" and value > FAR) or (name == "advantage_agreement" and value < AGREES))
+def stands_out(name: str, value: Any, is_of_tokens: bool = False) -> bool:
+    """Return True for a summary of a group, such as "ratio_distance", that runs without defects do not have.
+
+    Args:
+        name: name of the column.
+        value: the number.
+        is_of_tokens: whether the rows are tokens, for which samplers and trainers round otherwise.
+    """
+    if name == "advantage_agreement":
+        return bool(value < AGREES)
+    return name in ("ratio_distance", "logp_distance") and bool(value > (FAR_OF_TOKENS if is_of_tokens else FAR))
 
 
 def mean(column: np.ndarray) -> float:
@@ -106,7 +115,7 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 def text_of(name: str, value: Any) -> str:
     """Return a value of the column `name` as text."""
-    if name == "share":
+    if name in ("share", "clipped") and value == value:
         return f"{100 * value:.2f} %"
     if isinstance(value, (float, np.floating)):
         return formatting.number(float(value))

@@ -10,13 +10,13 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 from episodes.inspect.conversation import Decode
-from episodes.inspect.formatting import clipped, counted, number
+from episodes.inspect.formatting import brief_id, clipped, counted, number
 from episodes.inspect.run_findings import RunFinding
 from episodes.inspect.run_findings_page import course_html
 from episodes.inspect.training_page import CSVFile
 from episodes.inspect.update_explanation import chunks_by_id, explain_update, stored_episodes
 from episodes.inspect.update_measures import AGREES, FAR
-from episodes.inspect.update_tables import Address, body_of, link_to, page_of, short
+from episodes.inspect.update_tables import Address, body_of, link_to, page_of
 from episodes.storage.ledger import LedgerReader
 from episodes.storage.runs import is_run, read_run
 
@@ -76,7 +76,7 @@ def update_page(
     if stored:
         links = ", ".join(
             f'<a href="{escape(str(link_to(explanation, page, id_)))}" title="{escape(clipped(id_))}">'
-            f"{escape(short(clipped(id_)))}</a>"
+            f"{escape(brief_id(id_))}</a>"
             for id_ in stored[:MOST_LINKS]
         )
         more = ", ..." * (len(stored) > MOST_LINKS)
@@ -150,7 +150,7 @@ def shows(one: RunFinding, update: int) -> bool:
     row, strongest = one.row_in(update), one.row_in(one.update)
     if row is None or strongest is None:
         return update == one.update
-    if one.kind in ("acting_differs", "old_policy", "token_logp"):
+    if one.kind in ("acting_differs", "old_policy"):
         return row.value > FAR
     if one.kind == "advantage_sign":
         return row.value < AGREES
@@ -164,7 +164,7 @@ def _finding(one: RunFinding, update: int, query: str) -> str:
     if here:
         words += f': <a href="#{one.table}">{escape(here)}</a>'
     elif one.course:
-        words += ": it has no row that was measured for this"
+        words += ": none of its rows shows it"
     if one.update != update:
         size = f": {escape(strongest)}" * bool(strongest)
         link = f'<a href="{one.update}{escape(query)}#{one.table}">update {one.update}{size}</a>'

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from episodes.inspect import update_charts as charts
 from episodes.inspect.conversation import Decode
-from episodes.inspect.formatting import clipped, counted, number, page_id
+from episodes.inspect.formatting import brief_id, clipped, counted, number, page_id
 from episodes.inspect.html import template_file, templates
 from episodes.inspect.update_measures import TOKEN, WORKER, name_of, stands_out, text_of
 
@@ -167,9 +167,10 @@ def body_of(
 def _summary(explanation: UpdateExplanation) -> str:
     """Return the numbers of the whole update as HTML."""
     lines = []
+    is_of_tokens = TOKEN in explanation.columns
     for name, value in explanation.summary().items():
-        mark = " class=stands" if stands_out(name, value) else ""
-        text = f"{value:,}" if isinstance(value, int) else _text("share" if name == "clipped" else name, value)
+        mark = " class=stands" if stands_out(name, value, is_of_tokens) else ""
+        text = f"{value:,}" if isinstance(value, int) else _text(name, value)
         words = {"loss": "mean loss", "clipped": "clipped share"}.get(name, name_of(name))
         lines.append(
             f'<div title="{escape(MEANINGS.get(name, ""))}"><dt>{escape(words)}</dt>'
@@ -223,17 +224,21 @@ def _group_table(
     marked: Collection[tuple[Mapping[str, str], Sequence[str]]],
 ) -> str:
     """Return the first `limit` rows of `by(group)` as HTML. Cells that stand out are marked, and those in the columns
-    of `marked` in the rows with its cells. Of episodes and turns, rows with a mark come first.
+    of `marked` in the rows with its cells. Of episodes and turns, these rows come first, then others with a mark.
     """
+    is_of_tokens = TOKEN in explanation.columns
+
+    def led_to(row: Mapping[str, Any]) -> set[str]:
+        chosen = (names for cells, names in marked if all(str(row[name]) == cell for name, cell in cells.items()))
+        return set[str]().union(*chosen)
 
     def marked_in(row: Mapping[str, Any]) -> set[str]:
-        chosen = (names for cells, names in marked if all(str(row[name]) == cell for name, cell in cells.items()))
-        return {name for name, value in row.items() if stands_out(name, value)}.union(*chosen)
+        return {name for name, value in row.items() if stands_out(name, value, is_of_tokens)} | led_to(row)
 
     is_sorted = group != "time"
     order = "Sorted by share of the loss." if is_sorted else "In the order of time."
     if rows and "episode" in rows[0]:
-        rows = sorted(rows, key=lambda row: not marked_in(row))
+        rows = sorted(rows, key=lambda row: (not led_to(row), not marked_in(row)))
         if marked_in(rows[0]):
             is_sorted = False
             order = "Rows that stand out first, then sorted by share of the loss."
@@ -248,7 +253,8 @@ def _group_table(
     note = (
         f"<p class=note>{order}{left} Numbers are means over the rows, except for counts, shares and correlations.</p>"
     )
-    return note + table_html(columns, links, marks, _NOT_AT_FIRST, is_sorted, TOKEN in explanation.columns)
+    led = {i for i, row in enumerate(rows) if led_to(row)}
+    return note + table_html(columns, links, marks, _NOT_AT_FIRST, is_sorted, is_of_tokens, led)
 
 
 def link_to(
@@ -276,6 +282,7 @@ def table_html(
     missing: str = "",
     is_sorted: bool = True,
     is_of_tokens: bool = False,
+    led: Collection[int] = (),
 ) -> str:
     """Return a table that can be sorted and filtered as HTML.
 
@@ -289,6 +296,7 @@ def table_html(
         missing: text that explains cells without a value.
         is_sorted: whether the rows are sorted by share.
         is_of_tokens: whether the rows are tokens, so that their times are turns.
+        led: the rows to which findings lead.
     """
     num = len(links)
     names = sorted(columns, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
@@ -331,7 +339,7 @@ def table_html(
             value, text = columns[name][i], texts[name][i]
             label = escape(text)
             if name in ("episode", "group") and value is not None:
-                label = escape(short(text))
+                label = escape(brief_id(value))
                 if name == "episode" and links[i] is not None:
                     label = f'<a href="{escape(str(links[i]))}">{label}</a>'
             style = f' style="--part:{100 * float(value or 0) / most:.1f}%"' if name == "share" else ""
@@ -339,7 +347,7 @@ def table_html(
             exact = _exact(value)
             title = f' title="{escape(exact)}"' if is_text[name] and label != escape(exact) else ""
             tags.append(f'<td class="{kind}" data-v="{escape(exact)}"{title}{style}>{label}</td>')
-        lines.append(f"<tr>{''.join(tags)}</tr>")
+        lines.append(f"<tr{' class=led' * (i in led)}>{''.join(tags)}</tr>")
     note = " ".join(filter(None, notes))
     below = f'<p class="note below">{escape(note)}</p>' if note else ""
     return (
@@ -349,11 +357,6 @@ def table_html(
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
         f'<button type="button" class="more" hidden></button>{below}</div>'
     )
-
-
-def short(id_: str) -> str:
-    """Return the first 8 characters of a random id, or another id whole if it has at most 24."""
-    return id_[:8] if len(id_) > 24 else id_
 
 
 def _text(name: str, value: Any) -> str:

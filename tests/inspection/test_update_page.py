@@ -79,6 +79,7 @@ class Reader(HTMLParser):
         self.tables: dict[str, tuple[list[str], list[list[str]]]] = {}
         self.notes: dict[str, str] = {}
         self.marks: dict[str, list[tuple[int, str, str]]] = {}
+        self.led: dict[str, list[int]] = {}
         self._is_marked = False
         self._section, self._text, self._in_note = "", "", False
         self.feed(html)
@@ -95,6 +96,8 @@ class Reader(HTMLParser):
             self.tables[self._section][1].clear()  # of the head
         elif tag == "tr":
             self.tables[self._section][1].append([])
+            if given.get("class") == "led":
+                self.led.setdefault(self._section, []).append(len(self.tables[self._section][1]) - 1)
         elif tag == "td":
             self.tables[self._section][1][-1].append(given["data-v"] or "")
             self._is_marked = "stands" in (given["class"] or "").split()
@@ -279,6 +282,8 @@ def test_number_of_a_finding_is_that_at_the_top_and_in_the_marked_row(
             for n, cells in enumerate(rows)
             if all(cells[names.index(name)].removesuffix(".0") == cell for name, cell in row.row.items())
         ]
+        assert reader.led == {finding.table: [place]}
+        assert place == 0 or "episode" not in row.row
         marked = {name: text for n, name, text in reader.marks[finding.table] if n == place}
         for name in finding.measure.split(" - "):
             assert f"{name_of(name)} {marked[name]}" in shown

@@ -62,7 +62,12 @@ function prepare(box) {
 function unfold() {
   const name = decodeURIComponent(location.hash.slice(1)), section = name && document.getElementById(name);
   const fold = section && section.querySelector("details");
-  if (fold) { fold.open = true; section.scrollIntoView(); }
+  if (fold) {
+    fold.open = true;
+    const cell = section.querySelector("tr.led td.stands");
+    if (cell) cell.scrollIntoView({ block: "nearest", inline: "center" });
+    section.scrollIntoView();
+  }
   const findings = [...document.querySelectorAll(".finding")];
   findings.forEach((one) => one.classList.toggle("led", findings.length > 1 && one.dataset.table === name));
 }
