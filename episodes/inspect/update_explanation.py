@@ -23,6 +23,7 @@ from episodes.inspect.update_measures import (
     histogram,
     log_ratios,
     mean,
+    name_of,
     ratio_distances,
     text_of,
     time_ranges,
@@ -421,7 +422,7 @@ class UpdateExplanation(Sequence[LearnedStep]):
 
     def _repr_html_(self) -> str:
         names, rows = self.table()
-        head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in names)
+        head = "".join(f"<th>{escape(name_of(name, TOKEN in self.columns))}</th>" for name in names)
         lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>" for cells in rows)
         return f"<h4>{escape(repr(self))}</h4><table><tr>{head}</tr>{lines}</table>"
 

@@ -14,6 +14,7 @@ WORKER = "worker"  # measurement of a ledger of a group of runners
 LIMITS = np.finfo(np.float32)  # of ratios
 _FEWEST_ENDS = 5
 NAMES = {
+    "share": "share of loss",
     "steps": "rows",
     "ratio_distance": "mean |log ratio|",
     "logp_distance": "mean |logp difference|",

@@ -37,8 +37,12 @@ def test_page_leads_from_a_finding_to_the_agent_that_shows_it(tmp_path: Path, ta
         link = page.locator("#findings .links a").first
         shown = re.fullmatch(r"Update \d: correlation of advantages (-[.\d]+) of agent b", link.inner_text())
         assert shown
+        page.set_viewport_size({"width": 400, "height": 900})
         link.click()
         page.locator("#by-agent").wait_for()
+        place = page.locator("#by-agent td.stands").evaluate("(cell) => cell.getBoundingClientRect().toJSON()")
+        assert 0 <= place["left"] < place["right"] <= 400
+        assert 0 <= place["top"] < place["bottom"] <= 900
         assert tab.texts("#by-agent td.stands") == [shown[1]]
         assert (
             f"In this update: correlation of advantages {shown[1]} of agent b" in page.locator(".finding").inner_text()
