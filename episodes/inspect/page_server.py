@@ -182,12 +182,9 @@ class LiveRuns:
             address = partial("../../episodes/{}/{}/".format, number)
             page = update_page(run, _number(update), module, address, "../../", found, self._decode)
         except EpisodeError as error:  # no such update, or a damaged ledger
-            back = '<nav><a href="../../">the run</a></nav>'
-            return (
-                404,
-                HTML,
-                page_of("No such update", f"{back}<p>{escape(clipped(error, MOST_OF_ERROR))}</p>").encode(),
-            )
+            back = '<nav><a href="../../">← the run</a></nav>'
+            text = f"<p>{escape(clipped(error, MOST_OF_ERROR))}</p>"
+            return 404, HTML, page_of("No such update", text, nav=back).encode()
         return 200, HTML, page.encode()
 
     def _dataset(self, run: RunFiles, name: str, learned: Callable[[], LearnedTracks]) -> LiveDataset | None:
