@@ -39,7 +39,6 @@ TESTS = {  # folders and files of tests that may import a room when they are col
     "tests/episodes/transport": ("episodes.transport",),
     "tests/inspection": ("episodes.inspect", "episodes.command"),
     "tests/learners/test_command_line": ("episodes.command",),
-    "tests/learners/test_episode_keeper": ("episodes.command", "episodes.inspect"),
     "tests/learners/test_frames": ("episodes.command", "episodes.inspect"),
     "tests/learners/test_explain_update": ("episodes.inspect",),
     "tests/learners/test_learned_tracks": ("episodes.inspect",),
