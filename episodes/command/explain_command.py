@@ -23,7 +23,8 @@ def explain(
     json: Json = False,
 ) -> None:
     """Print the steps that a training update learned from, sorted by their share of the loss."""
-    from episodes.inspect.update_explanation import explain_update, text_of
+    from episodes.inspect.update_explanation import explain_update
+    from episodes.inspect.update_measures import text_of
 
     explanation = explain_update(run, update, module=module, episodes=data)
     if html is not None:

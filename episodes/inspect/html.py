@@ -46,6 +46,12 @@ def templates() -> Environment:
     return Environment(loader=PackageLoader("episodes.inspect"), autoescape=True, trim_blocks=True)
 
 
+def template_file(name: str) -> Markup:
+    """Return the text of a template file, such as a script, without HTML escaping."""
+    source = templates().loader.get_source(templates(), name)[0]  # type: ignore[union-attr]
+    return Markup(source)
+
+
 @cache
 def style() -> Markup:
     """Return the style sheet of all notebook views."""

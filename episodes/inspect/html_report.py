@@ -19,7 +19,7 @@ from episodes.inspect.doctor.finding import Findings
 from episodes.inspect.doctor.scan import outside_bounds
 from episodes.inspect.formatting import MOST_OF_ID, clipped, counted, ended, finite_or_text, page_id
 from episodes.inspect.frames import viewable
-from episodes.inspect.html import schema, templates
+from episodes.inspect.html import schema, template_file, templates
 from episodes.inspect.page_messages import compressed_text, encode
 from episodes.inspect.png import data_uri, is_png, png
 from episodes.inspect.series import Series, of_tracks
@@ -138,12 +138,6 @@ def _page(
             script=Markup("\n").join(map(template_file, SCRIPTS)),
         )
     )
-
-
-def template_file(name: str) -> Markup:
-    """Return the text of a template file, such as a script, without HTML escaping."""
-    source = templates().loader.get_source(templates(), name)[0]  # type: ignore[union-attr]
-    return Markup(source)
 
 
 def _with_shared_lanes(episodes: list[dict[str, Any]]) -> dict[str, Any]:

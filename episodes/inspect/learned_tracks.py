@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from episodes.inspect.series import LOGP_DIFFERENCE
-from episodes.inspect.update_explanation import TOKEN, log_ratios
+from episodes.inspect.update_measures import TOKEN, log_ratios
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tokens.names import LOGP, TRAINER_LOGP

@@ -19,9 +19,10 @@ from episodes.inspect.formatting import clipped, page_id
 from episodes.inspect.html_report import episode_data, findings_data, index_of, live_page, open_for_page, overview
 from episodes.inspect.learned_tracks import LearnedTracks
 from episodes.inspect.page_messages import encode
-from episodes.inspect.run_findings_page import LiveFindings, update_page
+from episodes.inspect.run_findings_page import LiveFindings
 from episodes.inspect.training_page import RunFiles, TrainingFiles, file_sizes, is_run, training_page
-from episodes.inspect.update_explanation import page_of
+from episodes.inspect.update_page import update_page
+from episodes.inspect.update_tables import page_of
 from episodes.storage.files import local_path
 from episodes.storage.header import NAME as DATASET_FILE
 from episodes.tokens.names import GROUP, GROUP_ID
@@ -192,14 +193,11 @@ class LiveRuns:
         try:
             found = self._findings.of_run(int(number))
             address = partial("../../episodes/{}/{}/".format, number)
-            page = update_page(run, _number(update), module, address, "../../", found)
+            page = update_page(run, _number(update), module, address, "../../", found, self._decode)
         except EpisodeError as error:  # no such update, or a damaged ledger
-            back = '<nav><a href="../../">the run</a></nav>'
-            return (
-                404,
-                HTML,
-                page_of("No such update", f"{back}<p>{escape(clipped(error, MOST_OF_ERROR))}</p>").encode(),
-            )
+            back = '<nav><a href="../../">← the run</a></nav>'
+            text = f"<p>{escape(clipped(error, MOST_OF_ERROR))}</p>"
+            return 404, HTML, page_of("No such update", text, nav=back).encode()
         return 200, HTML, page.encode()
 
     def _dataset(self, run: RunFiles, name: str, learned: Callable[[], LearnedTracks]) -> LiveDataset | None:

@@ -15,18 +15,20 @@ from episodes.inspect.calibration import CalibrationBin, value_calibration
 from episodes.inspect.doctor.examine import examine
 from episodes.inspect.formatting import brief_id, clipped, counted, number
 from episodes.inspect.learned_tracks import VALUES, LearnedTracks
-from episodes.inspect.update_explanation import (
+from episodes.inspect.update_explanation import LOSS, step_columns, stored_episodes
+from episodes.inspect.update_measures import (
     AGREES,
     FAR,
-    LOSS,
+    FAR_OF_TOKENS,
     TOKEN,
+    WORKER,
     correlation,
+    mean,
+    name_of,
     ratio_distances,
-    step_columns,
-    stored_episodes,
     text_of,
 )
-from episodes.inspect.update_rows import UpdateRow, mean_of_known, strongest, strongest_rows, strongest_step
+from episodes.inspect.update_rows import Mark, UpdateRow, strongest, strongest_rows, strongest_step
 from episodes.storage import EpisodeDataset
 from episodes.storage.catalog import SEALED, UNFINISHED
 from episodes.storage.files import local_path
@@ -39,7 +41,6 @@ __all__ = ["RunFinding", "RunFindings", "examine_run"]
 MOST_UPDATES, MOST_ROWS = 256, 200_000  # the newest ones of a module
 MOST_EPISODES = 200  # of a data set, whose log-probabilities of tokens are compared
 MOST_NAMES = 3  # in a text
-FAR_OF_TOKENS = 0.1  # of a language model, whose sampler rounds otherwise than its trainer
 FAR_OF_CORRECTED = 0.5  # the same if the loss corrects for the difference, as with older weights by design
 MOST_TOKENS = 12  # in a text
 NEARLY_ALL = 0.9  # fraction
@@ -50,7 +51,6 @@ FEWEST_ROWS, FEWEST_ENDS, FEWEST_STEPS = 32, 5, 4
 STAYS = 0.8  # of the largest error at the last step, in a quarter of the updates, if it does not fall
 MUCH = 5.0  # times the loss of the next steps
 STALE_BY_DESIGN = ("impala",)  # algorithms that correct for policies of other versions
-WORKER = "worker"  # measurement of ledgers
 WORKER_OF_DATA = "custom_data/worker"
 LOGP_DIFFERENCE = "first_logp_difference"
 CHECKS = (
@@ -111,18 +111,28 @@ class RunFinding:
     @property
     def column(self) -> str:
         """Name of the number in `course`, as the head of the table has it."""
-        return self.measure.replace(" - ", " minus ").replace("_", " ")
+        return " minus ".join(map(name_of, self.measure.split(" - ")))
+
+    def row_in(self, update: int | None) -> UpdateRow | None:
+        """Return the row of an update in `course`, or None if there is none."""
+        return next((row for row in self.course if row.update == update), None)
 
     def shown_in(self, update: int | None) -> str:
         """Return the number of an update in `course` as text, with the row of the table that has it, or "" if there is
         none.
         """
-        for one in self.course:
-            if one.update == update:
-                numbers = one.parts or {self.measure: one.value}
-                shown = (f"{name.replace('_', ' ')} {text_of(name, value)}" for name, value in numbers.items())
-                return f"{', '.join(shown)} {one.words}"
-        return ""
+        row = self.row_in(update)
+        if row is None:
+            return ""
+        numbers = row.parts or {self.measure: row.value}
+        return f"{', '.join(f'{name_of(name)} {text_of(name, value)}' for name, value in numbers.items())} {row.words}"
+
+    def mark_in(self, update: int | None) -> Mark | None:
+        """Return the table of an update, the cells that identify the row that shows the finding, and the columns with
+        its numbers, or None if the update has no such row.
+        """
+        row = self.row_in(update)
+        return None if row is None else (self.table, row.row, self.measure.split(" - "))
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,7 +432,7 @@ def _other_policies(
     among[known[rows_far]] = True
 
     def evidence(group: str) -> dict[str, Any]:
-        course = strongest_rows(columns, group, lambda rows: mean_of_known(distances[rows]), among)
+        course = strongest_rows(columns, group, lambda rows: mean(distances[rows]), among)
         shown = strongest_step(columns, np.where(among, distances, np.nan), data)
         return {
             "update": strongest(course).update,
@@ -603,7 +613,7 @@ def _values_at_limit(
     if excess <= noise or max(abs(target), abs(rest.mean())) >= 0.5 * abs(value):  # or values are not learned yet
         return
     sign, parts = int(np.sign(here.mean())), ("first_value", "value_target")
-    course = strongest_rows(all_columns, "time", lambda rows: mean_of_known(all_errors[rows]), is_end, sign, parts)
+    course = strongest_rows(all_columns, "time", lambda rows: mean(all_errors[rows]), is_end, sign, parts)
     shown = strongest_step(all_columns, np.where(is_end, sign * all_errors, np.nan), data)
     best = strongest(course, sign)
     value, target = (best.parts[name] for name in parts)
@@ -778,7 +788,7 @@ def _other_tokens(columns: Columns, module: str, data: Mapping[str, EpisodeDatas
         sizes = np.abs(columns[LOGP_DIFFERENCE])
         among = columns["t"] >= (one.t or 0)
         among &= np.isin(np.arange(len(sizes)), rows)
-        course = strongest_rows(columns, "turn", lambda turn, sizes=sizes: mean_of_known(sizes[turn]), among)
+        course = strongest_rows(columns, "turn", lambda turn, sizes=sizes: mean(sizes[turn]), among)
         yield replace(
             one,
             update=strongest(course).update,

@@ -1,10 +1,9 @@
-"""HTML of what stands out in training runs, and pages that explain their updates."""
+"""HTML of what stands out in training runs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from html import escape
 from pathlib import Path
 from threading import Lock
@@ -20,8 +19,9 @@ from episodes.inspect.html import templates
 from episodes.inspect.learned_tracks import LearnedTracks
 from episodes.inspect.run_findings import RunFinding, RunFindings, examine_run, has_ledger
 from episodes.inspect.training_page import file_sizes
-from episodes.inspect.update_explanation import chunks_by_id, explain_update, page_of, stored_episodes, text_of
-from episodes.storage.ledger import LedgerReader
+from episodes.inspect.update_explanation import explain_update
+from episodes.inspect.update_measures import text_of
+from episodes.inspect.update_tables import body_of, page_of
 from episodes.storage.ledger.difference import Difference, difference
 
 _RANDOM_ID = re.compile(r"\b[0-9a-f]{32}(?![0-9a-f])")
@@ -150,7 +150,7 @@ def course_html(one: RunFinding, address: Callable[[int], str] | None = None) ->
     line = f'<line x1="{LEFT}" x2="{CHART_WIDTH}" y1="{zero:.1f}" y2="{zero:.1f}" stroke="currentColor"/>'
     rows = {row.words for row in one.course}
     words = f"{one.column} {rows.pop()}" if len(rows) == 1 else f"largest {one.column} of one {_kind_of_rows(one)}"
-    marked = f"; update {one.update} is marked" if any(row.update == one.update for row in one.course) else ""
+    marked = f"; update {one.update} is marked" if one.row_in(one.update) is not None else ""
     return (
         f'<svg class="course" width="{CHART_WIDTH}" viewBox="0 0 {CHART_WIDTH} {CHART_HEIGHT}" role="group" '
         f'aria-label="{escape(words)}" font-size="11" fill="currentColor" '
@@ -161,77 +161,13 @@ def course_html(one: RunFinding, address: Callable[[int], str] | None = None) ->
 
 def _row_of(one: RunFinding) -> Mapping[str, str]:
     """Return the cells of the row that shows a finding best, by column."""
-    return next((row.row for row in one.course if row.update == one.update), {})
+    row = one.row_in(one.update)
+    return {} if row is None else row.row
 
 
 def _kind_of_rows(one: RunFinding) -> str:
     """Return what a row of the table that shows a finding is, such as "episode"."""
     return {"by-time": "range of times"}.get(one.table, one.table.removeprefix("by-"))
-
-
-def update_page(
-    run: Path,
-    update: int,
-    module: str | None,
-    address: Callable[[str], str],
-    back: str,
-    findings: Sequence[RunFinding] = (),
-) -> str:
-    """Return the page that explains one update of a run, with links to its neighbours.
-
-    Args:
-        run: folder of the run.
-        update: number of the update.
-        module: its module, if several learn.
-        address: function that returns the address of a data set's page, given its name.
-        back: address of the page of the run.
-        findings: what stands out in the run. Those of the update's module are repeated.
-
-    Raises:
-        UnreadableData: there is no ledger, or it is damaged.
-        StepOutOfRange: the ledger does not have the update.
-        InvalidArgument: several modules learned in the update, and none is given; or its rows were not measured.
-    """
-    data = stored_episodes(run)
-    sets = {str(id_): name for name, dataset in data.items() for id_ in dataset.metadata["id"].tolist()}
-    reader = LedgerReader(run)
-    explanation = explain_update(reader, update, module=module, episodes=())
-    known = chunks_by_id(data.values(), explanation.columns["episode"][:MOST_STEPS])
-    explanation = replace(explanation, episodes=known)  # of the steps that are shown
-    query = f"?{urlencode({'module': explanation.module}, quote_via=quote)}" if explanation.module else ""
-    numbers = sorted(number for number, name in reader.updates if name == explanation.module)
-    place = numbers.index(explanation.update)
-    places = {"first": 0, "earlier": place - 1, "later": place + 1, "last": len(numbers) - 1}
-    neighbours = [
-        f'<a href="{numbers[at]}{query}">{words}</a>' if 0 <= at < len(numbers) and at != place else f"<s>{words}</s>"
-        for words, at in places.items()
-    ]
-    here = [
-        replace(one, update=explanation.update)
-        for one in [*findings, *getattr(findings, "notes", ())]
-        if one.update is not None and one.module == explanation.module
-    ]
-    found = "".join(
-        f'<div class="finding"><b>{escape(one.kind.replace("_", " "))}</b> {escape(clipped(one.text, 500))}. '
-        f'<a href="#{one.table}">Here: {escape(one.shown_in(one.update) or "no sign of it")}</a>'
-        f"{course_html(one, lambda n, table=one.table: f'{n}{query}#{table}')}"
-        f"<p>To do: {escape(one.advice)}.</p></div>"
-        for one in here
-    )
-    shown = len(set(explanation.columns["episode"].tolist()) & set(sets))
-    advice = "" if sets else "; train with --keep-episodes 5/h"
-    note = (
-        f"<p>{shown} of the episodes {'is' if shown == 1 else 'are'} stored; their steps are links.</p>"
-        if shown
-        else f"<p>None of the episodes of this update is stored, so its steps are no links{advice}.</p>"
-    )
-    nav = f'<nav><a href="{escape(back)}">the run</a>{"".join(neighbours)}<b>update {explanation.update}</b></nav>'
-    at = [one.t for one in here if one.t is not None and one.table == "by-time"]
-    tables = explanation.tables(lambda id_: address(sets[id_]) if id_ in sets else "", MOST_STEPS, at)
-    return page_of(explanation.title, nav + found + note + tables)
-
-
-MOST_STEPS = 200  # of an update on its page
 
 
 class LiveFindings:
@@ -341,8 +277,8 @@ def run_report(run: Path) -> str:
     parts = []
     for update, module in sorted(shown):
         explanation = explain_update(run, update, module=module, episodes=())
-        at = [one.t for one in findings if one.t is not None and (one.update, one.module) == (update, module)]
-        tables = explanation.tables(None, at=at).replace('<section id="', f'<section id="{anchor(update, module)}-')
+        marks = [mark for one in findings if one.module == module and (mark := one.mark_in(update)) is not None]
+        tables = body_of(explanation, marks=marks, prefix=f"{anchor(update, module)}-")
         parts.append(f'<h1 id="{anchor(update, module)}">{escape(explanation.title)}</h1>{tables}')
 
     def links(one: RunFinding) -> list[tuple[str, str, str]]:

@@ -16,8 +16,8 @@ from markupsafe import Markup
 from episodes.errors import EpisodeError, InvalidArgument
 from episodes.inspect.downsampling import downsample
 from episodes.inspect.formatting import clipped, finite_or_text, page_id
-from episodes.inspect.html import templates
-from episodes.inspect.html_report import open_for_page, repetitions, template_file
+from episodes.inspect.html import template_file, templates
+from episodes.inspect.html_report import open_for_page, repetitions
 from episodes.storage.header import NAME as DATASET_FILE
 from episodes.storage.runs import KEPT_AS, StoredRun, differing, read_run
 from episodes.storage.runs import is_run as has_status

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
 
 import numpy as np
 
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, StepOutOfRange, UnknownKey
 from episodes.inspect import formatting
+from episodes.inspect.update_measures import (
+    LIMITS,
+    TOKEN,
+    WORKER,
+    correlation,
+    histogram,
+    log_ratios,
+    mean,
+    name_of,
+    ratio_distances,
+    text_of,
+    time_ranges,
+)
+from episodes.returns import discounted_returns
 from episodes.storage.ledger import LedgerReader
-from episodes.tokens.names import LOGP
+from episodes.tokens.names import GROUP, GROUP_ID, LOGP
 from episodes.tracks.stacking import object_array
 
 if TYPE_CHECKING:
+    from episodes.inspect.conversation import Decode
     from episodes.single_agent.episode import SingleAgentEpisode
     from episodes.storage.ledger.ledger_reader import LedgerUpdate
 
@@ -28,11 +42,8 @@ __all__ = ["LearnedStep", "UpdateExplanation", "explain_update"]
 
 LOSS = "loss"
 _GROUPS = ("episode", "agent", "time", "turn", "worker")
-_WORKER = "worker"
-_TURN, TOKEN = "turn", "token"  # measurements of algorithms whose rows are tokens
+_TURN = "turn"  # measurement of algorithms whose rows are tokens
 _MOST_SHOWN = 20
-_FEWEST_ENDS = 5
-_ORDER = (*_GROUPS, "steps", "share", "ratio_distance", "advantage_agreement")  # first columns on a page
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +245,8 @@ class UpdateExplanation(Sequence[LearnedStep]):
         algorithm has no values."""
         if not {"first_value", "value_target"} <= self.columns.keys():
             return None
-        return self.columns["value_target"] - self.columns["first_value"]
+        with np.errstate(invalid="ignore"):  # of infinities
+            return self.columns["value_target"] - self.columns["first_value"]
 
     def by(self, group: str) -> list[dict[str, Any]]:
         """Return one row for each episode, agent, time, turn or worker, with the largest share of the loss first.
@@ -243,8 +255,9 @@ class UpdateExplanation(Sequence[LearnedStep]):
         several steps have the last time, it is a range of its own, as under a time limit.
         Turns are the steps at one time of an episode, such as the tokens of a turn.
 
-        A row has the name of the group, the number of its steps, its share of the loss, and the means of all
-        measurements. "ratio_distance" is the mean of |log(first_ratio)| of the first gradient step, before which the
+        A row has the name of the group, the workers that sampled it, if they were recorded, the number of its steps,
+        its share of the loss, and the means of measurements, except for indices and for measurements that the following
+        numbers sum up. "ratio_distance" is the mean of |log(first_ratio)| of the first gradient step, before which the
         policy was not changed: it is 0 if the policy that acted is the one that learns, and NaN if the first gradient
         step had no row of the group. "advantage_agreement" is the correlation of the advantages with value target minus
         value, over the steps of the group: it is close to 1 unless the advantages of the group are wrong.
@@ -256,15 +269,15 @@ class UpdateExplanation(Sequence[LearnedStep]):
         """
         if group not in _GROUPS:
             raise UnknownKey(f"by({group!r}): no such group; give one of {', '.join(_GROUPS)}")
-        if group == _WORKER and _WORKER not in self.columns:
+        if group == WORKER and WORKER not in self.columns:
             raise UnknownKey("by('worker'): the run did not record workers; sample with a GroupRunner")
         names: dict[Any, list[int]] = {}
         if group == "time":
             labels = time_ranges(self.columns["t"], has_last=True)
         elif group == _TURN:
             labels = list(zip(self.columns["episode"].tolist(), self.columns["t"].tolist(), strict=True))
-        elif group == _WORKER:
-            labels = [int(worker) if np.isfinite(worker) else None for worker in self.columns[_WORKER].tolist()]
+        elif group == WORKER:
+            labels = [int(worker) if np.isfinite(worker) else None for worker in self.columns[WORKER].tolist()]
         else:
             labels = self.columns[group].tolist()
         for row, name in enumerate(labels):
@@ -276,17 +289,24 @@ class UpdateExplanation(Sequence[LearnedStep]):
 
     def _summary(self, group: str, name: Any, rows: list[int]) -> dict[str, Any]:
         """Return the row of `by` for one group."""
-        columns = {key: column[rows] for key, column in self.columns.items() if key not in (*_FACTS, _WORKER)}
-        means = {key: _mean(column) for key, column in columns.items()}
+        means = {key: mean(column[rows]) for key, column in self.columns.items() if key not in (*_FACTS, *_NO_MEANS)}
         heads = {"episode": name[0], "t": name[1]} if group == _TURN else {group: name}
         agents = {agent for agent in self.columns["agent"][rows].tolist() if agent is not None}
         if group == "episode" and agents:
             heads["agent"] = ", ".join(sorted(agents))
-        result = {**heads, "steps": len(rows), "share": float(np.nansum(self.columns["share"][rows])), **means}
+        if WORKER in self.columns and group != WORKER:
+            workers = {worker for worker in self.columns[WORKER][rows].tolist() if np.isfinite(worker)}
+            heads[WORKER] = ", ".join(f"{worker:.0f}" for worker in sorted(workers)) or None
+        share = float(np.nansum(self.columns["share"][rows]))
+        return {**heads, "steps": len(rows), "share": share, **means, **self._distances(rows)}
+
+    def _distances(self, rows: Any) -> dict[str, float]:
+        """Return those numbers of `by` that are not means of measurements, of the steps with these indices."""
+        columns, result = {key: column[rows] for key, column in self.columns.items()}, {}
         if "first_ratio" in columns:
-            result["ratio_distance"] = _mean(ratio_distances(columns))
+            result["ratio_distance"] = mean(ratio_distances(columns))
         if "first_logp_difference" in columns:
-            result["logp_distance"] = _mean(np.abs(columns["first_logp_difference"]))
+            result["logp_distance"] = mean(np.abs(columns["first_logp_difference"]))
         if "advantage" in columns and self.value_errors is not None:
             result["advantage_agreement"] = correlation(columns["advantage"], self.value_errors[rows])
         return result
@@ -295,106 +315,116 @@ class UpdateExplanation(Sequence[LearnedStep]):
         """Return the names of the columns and the first `limit` steps as texts, with what was recorded at steps whose
         episodes are known.
         """
-        shown = [name for name in self.columns if name != LOSS and (name != "agent" or any(self.columns[name]))]
-        num = min(limit, len(self))
-        known = [step.recorded if step.episode is not None else {} for step in self[:num]]
-        recorded = [name for name in _RECORDED if any(name in numbers for numbers in known)]
-        place = shown.index("t") + 1
-        names = [*shown[:place], *recorded, *shown[place:]]
-        rows = [
-            [text_of(name, known[row].get(name) if name in recorded else self.columns[name][row]) for name in names]
-            for row in range(num)
+        columns = self.rows(limit)
+        return list(columns), [
+            [text_of(name, value) for name, value in zip(columns, row, strict=True)]
+            for row in zip(*columns.values(), strict=True)
         ]
-        return names, rows
+
+    def rows(self, limit: int = _MOST_SHOWN, decode: Decode | None = None) -> dict[str, list[Any]]:
+        """Return the columns of the first `limit` steps, with what was recorded at steps whose episodes are known.
+        Other steps have None there.
+
+        Tokens also have "token_id", the "group" of their episode, and, with `decode`, "text".
+
+        Args:
+            limit: number of steps.
+            decode: function from a list of token ids to text.
+        """
+        num = min(limit, len(self))
+        steps = self[:num]
+        known = [_recorded(step, decode) if step.episode is not None else {} for step in steps]
+        columns: dict[str, list[Any]] = {}
+        for name, column in self.columns.items():
+            if name != LOSS and (name != "agent" or any(column)):
+                columns[name] = column[:num].tolist()
+            if name == "t":
+                for key in _RECORDED:
+                    if any(key in numbers for numbers in known):
+                        columns[key] = [numbers.get(key) for numbers in known]
+        return columns
+
+    def summary(self) -> dict[str, float]:
+        """Return numbers of the whole update: "steps", "episodes" (those whose ids are known), and, if they were
+        measured, the mean "loss", the fraction "clipped", and "kl", "ratio_distance", "logp_distance",
+        "advantage_agreement" and "explained_variance".
+
+        "kl" is the mean of ratio - 1 - log(ratio), an estimate of the KL divergence between the policy that acted and
+        the policy that learns, as the mean over the gradient steps (Schulman, "Approximating KL Divergence", 2020).
+        "explained_variance" is 1 - Var(value target - value) / Var(value target). The others are those of `by`.
+        """
+        columns = self.columns
+        ids = set(columns["episode"].tolist()) - {None}
+        numbers: dict[str, float] = {"steps": len(self), "episodes": len(ids)}
+        numbers |= {name: mean(columns[name]) for name in (LOSS, "clipped") if name in columns}
+        if "ratio" in columns:
+            ratios = np.clip(columns["ratio"], LIMITS.tiny, LIMITS.max)
+            numbers["kl"] = mean(ratios - 1 - np.log(ratios))
+        numbers |= self._distances(np.arange(len(self)))
+        if self.value_errors is not None:
+            known = np.isfinite(self.value_errors)
+            spread = float(np.var(columns["value_target"][known])) if known.any() else 0.0
+            share = float(np.var(self.value_errors[known])) / spread if spread else float("nan")
+            numbers["explained_variance"] = 1 - share
+        return numbers
+
+    def histogram(self, name: str, num_bins: int = 30) -> tuple[np.ndarray, np.ndarray]:
+        """Return the counts, int64 [n], and edges, float64 [n + 1], of a histogram of the finite values of a column.
+
+        All values are counted. If few of them are far away, the first and the last bin reach to them, and the other
+        bins have equal widths. Without finite values, both arrays are empty.
+
+        Raises:
+            UnknownKey: there is no such column of numbers.
+        """
+        if name not in self.columns or name in ("episode", "agent"):
+            names = ", ".join(key for key in self.columns if key not in ("episode", "agent"))
+            raise UnknownKey(f"histogram({name!r}): no such column of numbers; give one of {names}")
+        values = np.asarray(self.columns[name], np.float64)
+        return histogram(values[np.isfinite(values)], num_bins)
+
+    def realised_returns(self, gamma: float) -> np.ndarray:
+        """Return the rewards from each step to the end of its episode, discounted by `gamma` per step, float64 [n].
+
+        It is NaN for steps whose episode is not known or did not terminate in the chunk, since rewards may follow.
+        """
+        result = np.full(len(self), np.nan)
+        returns: dict[int, tuple[Any, np.ndarray]] = {}  # with the chunk, which keeps its id
+        for row, (id_, agent, t) in enumerate(zip(*(self.columns[name] for name in _FACTS[1:4]), strict=True)):
+            chunk = self._episode_of(id_, agent, int(t))
+            if chunk is None or not chunk.is_terminated:
+                continue
+            if id(chunk) not in returns:
+                rewards = np.asarray(chunk.get_rewards(), np.float64)
+                ends = {"gamma": gamma, "offsets": [0, len(rewards)]}
+                returns[id(chunk)] = chunk, discounted_returns(rewards, [True], [False], **ends)
+            result[row] = returns[id(chunk)][1][int(t) - chunk.t_started]
+        return result
 
     def to_html(self, page: str | Path | None = None, limit: int = 1000) -> str:
-        """Return an HTML page with the first `limit` steps, and tables of the episodes, agents and times.
+        """Return an HTML page with charts, the first `limit` steps, and tables of the episodes, agents and times.
 
         Args:
             page: address of the page of the data set, which `episodes report` and `episodes watch` make. Rows are then
                 links to their steps.
             limit: number of steps.
         """
-        return page_of(self.title, self.tables(_address_of(page), limit))
+        from episodes.inspect.update_tables import body_of, page_of
+
+        address = None if page is None else str(page) if "://" in str(page) else Path(page).resolve().as_uri()
+        return page_of(self.title, body_of(self, None if address is None else lambda _: address, limit))
 
     @property
     def title(self) -> str:
-        """Update, module and number of steps, as text."""
-        return f"Update {self.update}{f' of module {self.module}' if self.module else ''}: {len(self)} steps"
-
-    def tables(self, address: Callable[[str], str] | None, limit: int = 1000, at: Collection[int] = ()) -> str:
-        """Return the tables of groups and steps as HTML.
-
-        Args:
-            address: function that returns the address of the page with an episode, given its id; "" for no page.
-            limit: number of steps.
-            at: times whose rows are marked.
-        """
-        parts = []
-        groups = [group for group, name in ((_TURN, TOKEN), (_WORKER, _WORKER)) if name in self.columns]
-        for group in ("time", "agent", *groups, "episode"):
-            summary = self.by(group)
-            if len(summary) > 1 or group == "episode":
-                parts.append((f"by-{group}", self._group_table(group, summary, address, limit, at)))
-        names, rows = self.table(limit)
-        ids, agents, times = (self.columns[name] for name in ("episode", "agent", "t"))
-        tokens = self.columns[TOKEN].astype(int).tolist() if TOKEN in self.columns else [None] * len(rows)
-        links = [self._link(address, ids[row], agents[row], int(times[row]), tokens[row]) for row in range(len(rows))]
-        parts.append(("steps", _html_table("Steps", names, rows, links, self.columns["share"][: len(rows)])))
-        columns = dict.fromkeys(["share", *(name for row in self.by("time")[:1] for name in row), *names])
-        parts.append(("columns", legend(columns)))
-        left_out = len(self) - len(rows)
-        note = f"<p>{left_out} steps with smaller shares are left out.</p>" if left_out else ""
-        return "".join(f'<section id="{name}">{table}</section>' for name, table in parts) + note
-
-    def _group_table(
-        self,
-        group: str,
-        summary: list[dict[str, Any]],
-        address: Callable[[str], str] | None,
-        limit: int,
-        at: Collection[int],
-    ) -> str:
-        """Return the first `limit` rows of `by(group)` as HTML. Cells that stand out are marked. Of episodes and
-        turns, rows with a mark come first.
-        """
-        if summary and "episode" in summary[0]:
-            summary = sorted(summary, key=lambda row: not any(stands_out(*item) for item in row.items()))
-        summary = summary[:limit]
-        names = list(summary[0]) if summary else []
-        names.sort(key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
-        cells = [[text_of(name, row[name]) for name in names] for row in summary]
-        links = [self._link(address, row["episode"], t=row.get("t")) if "episode" in row else None for row in summary]
-        here = set(map(str, at))
-        marks = [
-            [stands_out(name, row[name]) or (name in _MARKED and row.get("time") in here) for name in names]
-            for row in summary
-        ]
-        return _html_table(f"By {group}", names, cells, links, np.array([row["share"] for row in summary]), marks)
-
-    def _link(
-        self,
-        address: Callable[[str], str] | None,
-        id_: str | None,
-        agent: str | None = None,
-        t: int | None = None,
-        token: int | None = None,
-    ) -> str | None:
-        """Return the address of a step, token or episode on the page of the data set, or None if there is none."""
-        page = address(id_) if address is not None and id_ is not None else ""
-        if not page or id_ is None:
-            return None
-        first = int(self.columns["t"][self.columns["episode"] == id_].min()) if t is None else t
-        parts = {"id": formatting.page_id(id_), "t": first}
-        if agent is not None:
-            parts["agent"] = formatting.page_id(agent)
-        if token is not None:
-            parts["token"] = token
-        return f"{page.split('#')[0]}#{urlencode(parts, quote_via=quote)}"
+        """Update, module and number of steps or tokens, as text."""
+        of_module = f" of module {self.module}" if self.module else ""
+        return f"Update {self.update}{of_module}: {len(self):,} {'tokens' if TOKEN in self.columns else 'steps'}"
 
     def _repr_html_(self) -> str:
         names, rows = self.table()
-        return _html_table(repr(self), names, rows, [None] * len(rows), self.columns["share"][: len(rows)])
+        head = "".join(f"<th>{escape(name_of(name, TOKEN in self.columns))}</th>" for name in names)
+        lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>" for cells in rows)
+        return f"<h4>{escape(repr(self))}</h4><table><tr>{head}</tr>{lines}</table>"
 
     def __str__(self) -> str:
         names, rows = self.table()
@@ -410,9 +440,8 @@ class UpdateExplanation(Sequence[LearnedStep]):
         )
 
 
-_LIMITS = np.finfo(np.float32)  # of ratios
-_MARKED = ("time", "first_value", "value_target")  # cells of a time that shows a finding
-_RECORDED = ("reward", "acting_logp", "learning_logp", "acting_value")
+_RECORDED = ("token_id", "text", "group", "reward", "acting_logp", "learning_logp", "acting_value")
+_NO_MEANS = ("worker", "token", "first_gradient_step", "first_ratio", "first_logp_difference")  # of `by`
 _FACTS = ("share", "episode", "agent", "t", "times_learned")
 
 
@@ -454,6 +483,19 @@ def explain_update(
     return UpdateExplanation(
         chosen.update, name, in_order, chunks_by_id(_opened(reader, episodes), in_order["episode"])
     )
+
+
+def _recorded(step: LearnedStep, decode: Decode | None) -> dict[str, Any]:
+    """Return what was recorded at a step whose episode is known, by the names of `UpdateExplanation.rows`."""
+    numbers: dict[str, Any] = dict(step.recorded)
+    if step.token is not None:
+        numbers["token_id"] = step.token_id
+        if decode is not None:
+            numbers["text"] = formatting.clipped(decode([step.token_id]), 32)
+        data = step.episode.custom_data
+        if (group := data.get(GROUP_ID, data.get(GROUP))) is not None:
+            numbers["group"] = str(group)
+    return numbers
 
 
 def _find(reader: LedgerReader, update: int, module: str | None) -> tuple[int, str]:
@@ -564,174 +606,3 @@ def chunks_by_id(sources: Iterable[Any], wanted: np.ndarray) -> dict[str, list[A
             if str(episode.id_) in ids:
                 chunks.setdefault(str(episode.id_), []).append(episode)
     return chunks
-
-
-def log_ratios(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return log(first_ratio) of each step, or NaN if earlier gradient steps of the update had changed the policy.
-
-    A ratio that float32 rounds to 0 or infinity counts as the nearest number, whose logarithm is about -87 or 89.
-    """
-    logarithms = np.log(np.clip(columns["first_ratio"], _LIMITS.tiny, _LIMITS.max))
-    steps = columns.get("first_gradient_step")
-    return logarithms if steps is None else np.where(steps == 0, logarithms, np.nan)
-
-
-def ratio_distances(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return |log(first_ratio)| of each step, as `log_ratios`."""
-    return np.abs(log_ratios(columns))
-
-
-def time_ranges(times: np.ndarray, has_last: bool = False) -> list[str]:
-    """Return the range of each time, whose beginnings are 0 and the powers of 2.
-
-    Args:
-        times: times of steps, int [n].
-        has_last: whether the last time is a range of its own, if at least five steps have it.
-
-    >>> time_ranges(np.array([0, 1, 3, 4, 100]))
-    ['0', '1', '2-3', '4-7', '64-127']
-    """
-    last = int(times.max()) if has_last and len(times) and (times == times.max()).sum() >= _FEWEST_ENDS else -1
-    names = {}
-    for t in np.unique(times).tolist():
-        n = t.bit_length()
-        begin, end = (n, n) if n < 2 else (1 << n - 1, (1 << n) - 1)
-        end = last - 1 if begin < last <= end else end
-        names[t] = str(t) if t == last or begin == end else f"{begin}-{end}"
-    return [names[t] for t in times.tolist()]
-
-
-FAR = 0.003  # mean |log ratio| of another policy; rounding of float32 gives 1e-6, of TF32 up to 1e-3
-AGREES = -0.3  # lowest correlation of advantages with value target minus value that is no sign of a defect
-
-
-def stands_out(name: str, value: Any) -> bool:
-    """Return True for a summary of a group, such as "ratio_distance", that runs without defects do not have."""
-    return bool((name == "ratio_distance" and value > FAR) or (name == "advantage_agreement" and value < AGREES))
-
-
-def _mean(column: np.ndarray) -> float:
-    """Return the mean of the numbers that are finite, or NaN."""
-    finite = column[np.isfinite(column)]
-    return float(finite.mean()) if len(finite) else float("nan")
-
-
-def correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the correlation of two columns, or NaN if one is constant."""
-    known = np.isfinite(a) & np.isfinite(b)
-    a, b = a[known], b[known]
-    if len(a) < 2 or not a.std() or not b.std():
-        return float("nan")
-    return float(np.corrcoef(a, b)[0, 1])
-
-
-def text_of(name: str, value: Any) -> str:
-    """Return a value of the column `name` as text."""
-    if name == "share":
-        return f"{100 * value:.2f} %"
-    if isinstance(value, (float, np.floating)):
-        return formatting.number(float(value))
-    return "" if value is None else formatting.clipped(value, 32)
-
-
-MEANINGS = {
-    "share": "part of the absolute loss of the update",
-    "loss": "absolute loss of a step, summed over the gradient steps; curves show the mean over a minibatch",
-    "steps": "number of steps, or of sampled tokens",
-    "time": "steps since the beginning of the episode",
-    "ratio_distance": "mean |log(first ratio)|: 0 if the policy that acted is the one that learns; a dash if no row "
-    "was in the first gradient step",
-    "advantage_agreement": "correlation of the advantages with value target minus value: close to 1 if they are right",
-    "logp_distance": "mean difference of the sampler's and the trainer's log-probabilities: close to 0",
-    "times_learned": "number of rows, of this and earlier updates, with the step",
-    "advantage": "as the policy loss used it",
-    "first_value": "value (or Q-value) at the first gradient step with the row",
-    "value_target": "target of the value, such as a return",
-    "first_ratio": "probability of the action for the policy that learns, by that for the policy that acted",
-    "first_gradient_step": "number of the first gradient step with the row; at 0 the policy has not changed yet",
-    "ratio": "the same as first ratio, mean over all gradient steps",
-    "clipped": "fraction of the gradient steps in which the ratio was clipped",
-    "n_step": "number of rewards in the target",
-    "first_logp_difference": "log-probability of the token at the sampler minus that at the trainer",
-    "token": "index of the token in its turn",
-    "worker": "index of the runner that sampled the episode",
-    "reward": "stored reward of the step",
-    "acting_logp": "stored log-probability of the action, for the policy that acted",
-    "learning_logp": "the same for the policy that learned from it, at the first gradient step: equal if both saw the "
-    "same and had the same weights",
-    "acting_value": "stored value of the policy that acted",
-}
-"""Meaning of the columns of the tables."""
-
-
-def legend(names: Iterable[str]) -> str:
-    """Return the meaning of each column as HTML."""
-    lines = "".join(
-        f"<dt>{escape(n.replace('_', ' '))}</dt><dd>{escape(MEANINGS[n])}</dd>" for n in names if n in MEANINGS
-    )
-    return f"<details><summary>Columns</summary><dl>{lines}</dl></details>"
-
-
-def _html_table(
-    title: str,
-    names: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    links: Sequence[str | None],
-    shares: np.ndarray,
-    marks: Sequence[Sequence[bool]] | None = None,
-) -> str:
-    """Return a table as HTML. The bar behind a row's share has its length. `marks` are the cells that stand out."""
-    most = max([float(share) for share in shares], default=0.0) or 1.0
-    head = "".join(
-        f'<th title="{escape(MEANINGS.get(name, ""))}">{escape(name.replace("_", " "))}</th>' for name in names
-    )
-    lines = []
-    for number, (cells, link, share) in enumerate(zip(rows, links, shares, strict=True)):
-        tags = []
-        for place, (name, cell) in enumerate(zip(names, cells, strict=True)):
-            text = escape(cell) if cell != "NaN" else "-"
-            if link is not None and name == "episode":
-                text = f'<a href="{escape(link)}">{text}</a>'
-            if marks is not None and marks[number][place]:
-                tags.append(f"<td class=mark>{text}</td>")
-            elif name == "share":
-                width = 100 * float(share) / most
-                tags.append(
-                    f'<td style="background:linear-gradient(to right,#60a5fa66 {width:.1f}%,#0000 0)">{text}</td>'
-                )
-            else:
-                tags.append(f"<td>{text}</td>")
-        lines.append(f"<tr>{''.join(tags)}</tr>")
-    return f"<h2>{escape(title)}</h2><div class=wide><table><tr>{head}</tr>{''.join(lines)}</table></div>"
-
-
-def _address_of(page: str | Path | None) -> Callable[[str], str] | None:
-    """Return the function that `tables` needs, of one page with all episodes."""
-    if page is None:
-        return None
-    address = str(page) if "://" in str(page) else Path(page).resolve().as_uri()
-    return lambda _: address
-
-
-def page_of(title: str, body: str) -> str:
-    """Return a page of tables, given as HTML."""
-    return _PAGE.format(title=escape(title), style=_STYLE, body=body)
-
-
-_STYLE = (
-    ":root{color-scheme:light dark}body{font:14px/1.45 system-ui,sans-serif;margin:16px}"
-    "dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 12px}dt{font-weight:600}dd{margin:0}"
-    ".wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
-    "th,td{padding:2px 10px;text-align:right;white-space:nowrap}th{opacity:.7;font-weight:500}"
-    "tr{border-bottom:1px solid #8883}h1{font-size:20px}h2{font-size:16px}.mark{background:#f59e0b55;font-weight:600}"
-    ".finding{border-left:3px solid #f59e0b;padding-left:8px;max-width:90ch}"
-    "s{opacity:.5;text-decoration:none}"
-    "nav{display:flex;flex-wrap:wrap;gap:4px 16px}section:target>h2{text-decoration:underline #f59e0b 3px}"
-    "section{scroll-margin-top:34px}nav{position:sticky;top:0;padding:4px 0;background:Canvas;z-index:1}"
-    "p{max-width:90ch}small{display:block}a{color:#2563eb}"
-    "@media(prefers-color-scheme:dark){a{color:#60a5fa}}"
-)
-_PAGE = (
-    '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    '<link rel="icon" href="data:,"><title>{title}</title><style>{style}</style><h1>{title}</h1>{body}</html>'
-)

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from episodes.inspect.formatting import brief_id
-from episodes.inspect.update_explanation import time_ranges
+from episodes.inspect.update_measures import mean, time_ranges
 
 Columns = Mapping[str, np.ndarray]
+Mark = tuple[str, Mapping[str, str], Sequence[str]]
+"""Table on the page of an update, cells that identify a row of it, and columns whose cells are marked."""
 UNKNOWN = str(None)  # id of an episode, agent or worker
 
 
@@ -41,12 +43,6 @@ class UpdateRow:
         cells = {name: brief_id(cell) for name, cell in self.row.items() if name != "t"}
         names = (f"an unknown {name}" if cell == UNKNOWN else f"{name} {cell}" for name, cell in cells.items())
         return f"of {turn}{', '.join(names)}"
-
-
-def mean_of_known(numbers: np.ndarray) -> float:
-    """Return the mean of the finite numbers, or NaN if there are none."""
-    known = numbers[np.isfinite(numbers)]
-    return float(known.mean()) if len(known) else float("nan")
 
 
 def strongest_rows(
@@ -81,7 +77,7 @@ def strongest_rows(
         numbers = {i: value for i, value in numbers.items() if np.isfinite(value)}
         if numbers:
             best = max(numbers, key=lambda i: sign * numbers[i])
-            means = {name: mean_of_known(columns[name][groups[best]]) for name in parts}
+            means = {name: mean(columns[name][groups[best]]) for name in parts}
             result.append(UpdateRow(int(update), _cells(group, str(names[best])), numbers[best], means))
     return result
 

@@ -184,7 +184,9 @@ def test_draws_follow_the_probabilities():
     ids=str,
 )
 def test_space_without_distribution_is_named(space):
-    with pytest.raises(InvalidArgument, match="this space has no action distribution"):
+    with pytest.raises(
+        InvalidArgument, match=r"(?s)distribution_for: .* is given, .*Dict or Tuple of these.* is allowed"
+    ):
         distribution_for(space)
 
 

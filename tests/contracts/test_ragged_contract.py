@@ -651,6 +651,7 @@ WITHOUT_TRACKS: dict[str, set[str]] = {
         "connectors.MultiAgentLearner",
         "episode_learners.League",
         "episode_learners.trainers.EpisodeKeeper",
+        "episode_learners.trainers.FrameRecorder",
         "episode_learners.trainers.O*PolicyTrainer",
         "episode_learners.trainers.VideoHook",
         "episode_runners.GroupRunner",

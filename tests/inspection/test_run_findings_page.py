@@ -35,19 +35,25 @@ def test_page_leads_from_a_finding_to_the_agent_that_shows_it(tmp_path: Path, ta
         page.evaluate("draw()")  # curves are drawn again beside this figure, which has none
         assert (bar.get_attribute("data-update"), bar.get_attribute("data-cause")) == ("1", "inputs")
         link = page.locator("#findings .links a").first
-        shown = re.fullmatch(r"Update \d: advantage agreement (-[.\d]+) of agent b", link.inner_text())
+        shown = re.fullmatch(r"Update \d: correlation of advantages (-[.\d]+) of agent b", link.inner_text())
         assert shown
+        page.set_viewport_size({"width": 400, "height": 900})
         link.click()
         page.locator("#by-agent").wait_for()
-        assert shown[1] in page.locator("#by-agent tr:has(td.mark)").inner_text()
-        assert f"Here: advantage agreement {shown[1]} of agent b" in page.locator(".finding").inner_text()
-        page.locator("nav a", has_text="last").or_(page.locator("nav s", has_text="last")).first.click()
-        assert tab.texts("#by-agent tr:has(td.mark) td:first-child") == ["b"]
+        place = page.locator("#by-agent td.stands").evaluate("(cell) => cell.getBoundingClientRect().toJSON()")
+        assert 0 <= place["left"] < place["right"] <= 400
+        assert 0 <= place["top"] < place["bottom"] <= 900
+        assert tab.texts("#by-agent td.stands") == [shown[1]]
+        assert (
+            f"In this update: correlation of advantages {shown[1]} of agent b" in page.locator(".finding").inner_text()
+        )
+        page.locator("nav a", has_text="last").or_(page.locator("nav span", has_text="last")).first.click()
+        assert tab.texts("#by-agent tr:has(td.stands) td:first-child") == ["b"]
         assert "of agent b have the wrong sign" in page.locator(".finding").inner_text()
-        assert page.locator("nav s").all_inner_texts() == ["later", "last"]
+        assert page.locator("nav span").all_inner_texts() == ["next", "last"]
         page.locator(".finding svg a").first.click()
         page.locator("h1", has_text="Update 1").wait_for()
-        assert page.locator("nav s").all_inner_texts() == ["first", "earlier"]
+        assert page.locator("nav span").all_inner_texts() == ["first", "previous"]
         page.locator("nav a").first.click()
         page.locator("#findings").wait_for(state="attached")
 

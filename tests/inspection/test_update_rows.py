@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from episodes.inspect.update_explanation import UpdateExplanation, ratio_distances
-from episodes.inspect.update_rows import mean_of_known, strongest, strongest_rows, strongest_step
+from episodes.inspect.update_explanation import UpdateExplanation
+from episodes.inspect.update_measures import mean, ratio_distances, text_of
+from episodes.inspect.update_rows import strongest, strongest_rows, strongest_step
+from episodes.inspect.update_tables import body_of
+from tests.inspection.test_update_page import Reader
 
 STEPS = st.lists(
     st.tuples(
@@ -43,13 +46,14 @@ def columns_of(steps: list[Any]) -> tuple[dict[str, np.ndarray], np.ndarray]:
 def test_strongest_rows_are_those_of_the_tables(steps: list[Any], group: str, sign: int) -> None:
     columns, among = columns_of(steps)
     distances = ratio_distances(columns)
-    course = strongest_rows(columns, group, lambda rows: mean_of_known(distances[rows]), among, sign, ("t",))
+    course = strongest_rows(columns, group, lambda rows: mean(distances[rows]), among, sign, ("t",))
     by_update = {one.update: one for one in course}
     assert [one.update for one in course] == sorted(by_update)
     for update in np.unique(columns["update"]).tolist():
         rows = np.flatnonzero(columns["update"] == update)
         table = {name: column[rows] for name, column in columns.items() if name != "update"}
-        groups = UpdateExplanation(update, "", table).by(group)
+        explanation = UpdateExplanation(update, "", table | {"token": np.arange(len(rows))})
+        groups = explanation.by(group)
         known = [sign * row["ratio_distance"] for row in groups if np.isfinite(row["ratio_distance"])]
         one = by_update.get(update)
         if len(groups) == 1 and group != "episode":
@@ -57,6 +61,12 @@ def test_strongest_rows_are_those_of_the_tables(steps: list[Any], group: str, si
         elif one is not None:
             (row,) = [row for row in groups if all(str(row[name]) == cell for name, cell in one.row.items())]
             assert one.value == pytest.approx(row["ratio_distance"])
+            page = Reader(body_of(explanation, marks=[(f"by-{group}", one.row, ["ratio_distance"])]))
+            led = page.led[f"by-{group}"]
+            texts = [
+                text for place, name, text in page.marks[f"by-{group}"] if [place] == led and name == "ratio_distance"
+            ]
+            assert texts == [text_of("ratio_distance", row["ratio_distance"])]
             assert (
                 sign * one.value == pytest.approx(max(known)) if among[rows].all() else sign * one.value <= max(known)
             )

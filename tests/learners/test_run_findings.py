@@ -26,8 +26,9 @@ from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument
 from episodes.inspect import examine_run, explain_update
 from episodes.inspect.formatting import number
-from episodes.inspect.run_findings_page import LiveFindings, run_report, update_page
-from episodes.inspect.update_explanation import text_of
+from episodes.inspect.run_findings_page import LiveFindings, run_report
+from episodes.inspect.update_measures import text_of
+from episodes.inspect.update_page import update_page
 from episodes.pack import EpisodePack
 from episodes.storage.ledger import Ledger, LedgerReader
 from episodes.storage.runs import write_status

@@ -1,0 +1,172 @@
+"""SVG charts of a training update: histograms, values against returns, and shares of the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import floor, log10
+
+import numpy as np
+from markupsafe import Markup, escape
+
+from episodes.inspect.formatting import counted, number
+
+LEFT, RIGHT, TOP, BOTTOM = 40, 250, 8, 128  # of the plot in the chart
+NUM_CELLS = 26  # of a chart of two columns, along each axis
+MOST_POINTS = 100  # of a curve
+
+
+def bars(
+    title: str,
+    counts: np.ndarray,
+    edges: np.ndarray,
+    marked: np.ndarray | None = None,
+    limits: Sequence[float] = (),
+    note: str = "",
+) -> Markup:
+    """Return a histogram as a chart.
+
+    Args:
+        title: name of the values.
+        counts: number of rows in each bin, int [n].
+        edges: of the bins, [n + 1]. Bins at the ends that are wider than the others are drawn as wide as these.
+        marked: how many of the rows in each bin are drawn in another colour, int [n].
+        limits: values with a dashed line.
+        note: text below the chart.
+    """
+    if not len(counts):
+        return Markup("")
+    inner = edges.copy()
+    if len(edges) > 4:
+        width = edges[2] - edges[1]
+        inner[0], inner[-1] = max(edges[0], edges[1] - width), min(edges[-1], edges[-2] + width)
+    low, high = float(inner[0]), float(inner[-1])
+    xs, most = _places(inner, low, high), int(counts.max()) or 1
+    parts = []
+    for i, count in enumerate(counts.tolist()):
+        words = f"{number(edges[i])} to {number(edges[i + 1])}: {counted(count, 'row')}"
+        part = int(marked[i]) if marked is not None else 0
+        words += f", {part:,} clipped" * bool(part)
+        shapes = ""
+        for name, size in (("bar", count), ("bar clip", part)):
+            if size:
+                bottom, top = BOTTOM, min(BOTTOM - (BOTTOM - TOP) * size / most, BOTTOM - 1)
+                wide = max(xs[i + 1] - xs[i] - 0.6, 0.6)
+                place = f'x="{xs[i]:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{bottom - top:.1f}"'
+                shapes += f'<rect class="{name}" {place}/>'
+        parts.append(f'<g data-count="{count}" data-marked="{part}"><title>{words}</title>{shapes}</g>')
+    for value in limits:
+        if low <= value <= high:
+            x = _places(np.array([value]), low, high)[0]
+            parts.append(f'<path class="limit" d="M{x:.1f} {TOP}V{BOTTOM}"><title>{number(value)}</title></path>')
+    if low < 0 < high:
+        parts.append(f'<path class="zero" d="M{_places(np.zeros(1), low, high)[0]:.1f} {TOP}V{BOTTOM}"/>')
+    far = []
+    if inner[0] > edges[0]:
+        far.append(f"the first bar reaches to {number(edges[0])}")
+    if inner[-1] < edges[-1]:
+        far.append(f"the last bar reaches to {number(edges[-1])}")
+    total = int(counts.sum())
+    note = ". ".join(filter(None, [note, "Up: rows", " and ".join(far).capitalize()]))
+    return _chart(title, counted(total, "row"), "".join(parts), (low, high), (0.0, float(most)), note)
+
+
+def cells(title: str, x_name: str, y_name: str, x: np.ndarray, y: np.ndarray, note: str = "") -> Markup:
+    """Return a chart of two columns [n] with the same unit, as rectangles whose areas are numbers of rows, and a line
+    where both are equal. Rows without finite values are left out. `note` is the beginning of the text below the chart.
+    """
+    known = np.isfinite(x) & np.isfinite(y)
+    x, y = x[known].astype(np.float64), y[known].astype(np.float64)
+    if not len(x):
+        return Markup("")
+    low, high = float(min(x.min(), y.min())), float(max(x.max(), y.max()))
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    edges = np.linspace(low, high, NUM_CELLS + 1)
+    counts = np.histogram2d(x, y, [edges, edges])[0].astype(np.int64)
+    most = counts.max()
+    wide, tall = (RIGHT - LEFT) / NUM_CELLS, (BOTTOM - TOP) / NUM_CELLS
+    parts = [f'<path class="zero" d="M{LEFT} {BOTTOM}L{RIGHT} {TOP}"/>']
+    for i, j in np.argwhere(counts).tolist():
+        size = np.sqrt(counts[i, j] / most)
+        w, h = max(wide * size, 2.0), max(tall * size, 2.0)
+        words = (
+            f"{x_name} {number(edges[i])} to {number(edges[i + 1])}, {y_name} {number(edges[j])} to "
+            f"{number(edges[j + 1])}: {counted(int(counts[i, j]), 'row')}"
+        )
+        parts.append(
+            f'<rect class="bar" data-count="{counts[i, j]}" x="{LEFT + (i + 0.5) * wide - w / 2:.1f}" '
+            f'y="{BOTTOM - (j + 0.5) * tall - h / 2:.1f}" width="{w:.1f}" height="{h:.1f}">'
+            f"<title>{escape(words)}</title></rect>"
+        )
+    note += f"Right: {x_name}. Up: {y_name}. The line is where both are equal"
+    return _chart(title, counted(len(x), "row"), "".join(parts), (low, high), (low, high), note)
+
+
+def shares(title: str, values: np.ndarray) -> Markup:
+    """Return a chart of how much of the loss the first rows have together.
+
+    Args:
+        title: name of the chart.
+        values: shares of the loss [n], the largest ones first.
+    """
+    total = float(values.sum())
+    if not total > 0:
+        return Markup("")
+    parts = np.concatenate([[0.0], np.cumsum(values) / total])
+    n = len(values)
+    rows = np.unique(np.linspace(0, n, min(n, MOST_POINTS) + 1).astype(np.int64))
+    xs, ys = _places(rows, 0, n), BOTTOM - (BOTTOM - TOP) * np.minimum(parts[rows], 1)
+    line = "L".join(f"{x:.1f} {y:.1f}" for x, y in zip(xs, ys.tolist(), strict=True))
+    half = int(np.searchsorted(parts, 0.5))
+    drawn = (
+        f'<path class="zero" d="M{LEFT} {BOTTOM}L{RIGHT} {TOP}"/><path class="line" data-half="{half}" d="M{line}"/>'
+    )
+    note = (
+        f"Half of the loss is in {counted(half, 'row')} of {n:,}. Right: rows, largest share first. Up: their share of "
+        "the loss in %"
+    )
+    return _chart(title, counted(n, "row"), drawn, (0.0, float(n)), (0.0, 100.0), note)
+
+
+def _places(values: np.ndarray, low: float, high: float) -> list[float]:
+    """Convert values [n] between `low` and `high` to x coordinates."""
+    span = high / 2 - low / 2
+    return (LEFT + (RIGHT - LEFT) * ((np.asarray(values, np.float64) / 2 - low / 2) / (span or 1.0))).tolist()
+
+
+def ticks(low: float, high: float, count: int = 4) -> list[float]:
+    """Return about `count` round numbers between `low` and `high`, in order.
+
+    >>> ticks(0, 100), ticks(-0.3, 1.2)
+    ([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0.0, 0.5, 1.0])
+    """
+    rough = (high / count - low / count) or 1.0
+    power = 10.0 ** floor(log10(rough))
+    step = next(power * n for n in (1, 2, 5, 10) if power * n >= rough * 0.8)
+    first, last = int(np.ceil(low / step - 1e-9)), int(np.floor(high / step + 1e-9))
+    return [n * step for n in range(first, last + 1)]
+
+
+def _chart(
+    title: str, extent: str, drawn: str, x_range: tuple[float, float], y_range: tuple[float, float], note: str
+) -> Markup:
+    """Return a chart with axes as HTML, given its content as SVG."""
+    axes = [f'<path class="axis" d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}"/>']
+    for value in ticks(*x_range):
+        x = _places(np.array([value]), *x_range)[0]
+        axes.append(
+            f'<path class="axis" d="M{x:.1f} {BOTTOM}v4"/><text x="{x:.1f}" y="{BOTTOM + 16}">{number(value)}</text>'
+        )
+    low, high = y_range
+    for value in ticks(low, high, 3):
+        y = BOTTOM - (BOTTOM - TOP) * (value / 2 - low / 2) / (high / 2 - low / 2)
+        axes.append(
+            f'<path class="axis" d="M{LEFT} {y:.1f}h-4"/>'
+            f'<text class="up" x="{LEFT - 7}" y="{y + 4:.1f}">{number(value)}</text>'
+        )
+    words = f"{title}: {extent}. {note}"
+    return Markup(
+        f'<figure class="chart"><h2>{escape(title)} <span>{escape(extent)}</span></h2>'
+        f'<svg viewBox="0 0 260 150" role="img" aria-label="{escape(words)}">{"".join(axes)}{drawn}</svg>'
+        f"<figcaption>{escape(note)}{'.' * bool(note)}</figcaption></figure>"
+    )

@@ -1,0 +1,413 @@
+"""Page of an update: what is drawn comes back from the drawing, and is what `explain_update` returns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from episodes import SingleAgentEpisode
+from episodes.inspect import examine_run, explain_update
+from episodes.inspect import update_charts as charts
+from episodes.inspect.formatting import number
+from episodes.inspect.run_findings import RunFinding
+from episodes.inspect.run_findings_page import LiveFindings
+from episodes.inspect.update_explanation import UpdateExplanation
+from episodes.inspect.update_measures import name_of
+from episodes.inspect.update_page import shows, update_page
+from episodes.inspect.update_rows import UpdateRow
+from episodes.inspect.update_tables import MEANINGS, body_of, page_of
+from episodes.storage.ledger import Ledger
+from tests.inspection.test_page import WITH_BROWSER, Tab, browser, tab
+from tests.learners.test_run_findings import FAULTS, tokens
+
+__all__ = ["browser", "tab"]  # fixtures
+
+NUMBERS = st.one_of(
+    st.sampled_from([0.0, 1.0, 1.0, float("nan"), float("inf"), -float("inf")]),
+    st.floats(-(2.0**99), 2.0**99, width=32),
+    st.floats(-3, 3, width=32),
+)
+MEASURED = (
+    "loss",
+    "advantage",
+    "ratio",
+    "first_ratio",
+    "first_gradient_step",
+    "clipped",
+    "first_value",
+    "value_target",
+)
+IDS = [f"{i:08x}{'0' * 24}" for i in range(9)]
+
+
+@st.composite
+def explanations(draw: st.DrawFn, numbers: st.SearchStrategy[float] = NUMBERS) -> UpdateExplanation:
+    """Updates of any numbers, some of which are missing, equal or not finite."""
+    n = draw(st.integers(0, 12))
+    shares = np.sort(np.array(draw(st.lists(st.floats(0, 1), min_size=n, max_size=n))))[::-1]
+    total = shares.sum()
+    columns: dict[str, np.ndarray] = {
+        "share": shares / total if total else shares,
+        "episode": np.array([draw(st.sampled_from([*IDS[:3], None])) for _ in range(n)], object),
+        "agent": np.array([draw(st.sampled_from(["a", "<b>", None])) for _ in range(n)], object),
+        "t": np.array(draw(st.lists(st.integers(0, 20), min_size=n, max_size=n)), np.int64),
+        "times_learned": np.array(draw(st.lists(st.integers(1, 3), min_size=n, max_size=n)), np.int64),
+    }
+    for name in (*MEASURED, *draw(st.sets(st.sampled_from(["worker", "token", "n_step", "log_prob"])))):
+        if name in ("worker", "token", "first_gradient_step"):
+            values = st.sampled_from([0.0, 1.0, 2.0])
+        else:
+            values = draw(st.sampled_from([numbers, st.just(draw(numbers))]))
+        columns[name] = np.array(draw(st.lists(values, min_size=n, max_size=n)), np.float64)
+    return UpdateExplanation(1, "", columns)
+
+
+class Reader(HTMLParser):
+    """Reader of the tables of a page, by the id of their section, with the places and texts of their marked cells."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tables: dict[str, tuple[list[str], list[list[str]]]] = {}
+        self.notes: dict[str, str] = {}
+        self.marks: dict[str, list[tuple[int, str, str]]] = {}
+        self.led: dict[str, list[int]] = {}
+        self._is_marked = False
+        self._section, self._text, self._in_note = "", "", False
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "section":
+            self._section = given["id"] or ""
+        elif tag == "table":
+            self.tables[self._section] = ([], [])
+        elif tag == "th":
+            self.tables[self._section][0].append(given["data-name"] or "")
+        elif tag == "tbody":
+            self.tables[self._section][1].clear()  # of the head
+        elif tag == "tr":
+            self.tables[self._section][1].append([])
+            if given.get("class") == "led":
+                self.led.setdefault(self._section, []).append(len(self.tables[self._section][1]) - 1)
+        elif tag == "td":
+            self.tables[self._section][1][-1].append(given["data-v"] or "")
+            self._is_marked = "stands" in (given["class"] or "").split()
+        self._in_note = tag == "p" and "below" in (given.get("class") or "")
+
+    def handle_data(self, data: str) -> None:
+        if self._in_note:
+            self.notes[self._section] = data
+        if self._is_marked:
+            names, rows = self.tables[self._section]
+            place = len(rows) - 1, names[len(rows[-1]) - 1], data
+            self.marks.setdefault(self._section, []).append(place)
+            self._is_marked = False
+
+
+def exact(value: Any) -> str:
+    """Return a value as the page has it in `data-v`."""
+    return "" if value is None or value != value else value if isinstance(value, str) else repr(float(value))
+
+
+def reference_counts(values: np.ndarray, edges: np.ndarray) -> list[int]:
+    """Count values in bins, one value at a time."""
+    counts = [0] * (len(edges) - 1)
+    for value in values.tolist():
+        counts[max(min(int(np.searchsorted(edges, value, "right")) - 1, len(counts) - 1), 0)] += 1
+    return counts
+
+
+@given(explanations(), st.integers(0, 14))
+def test_tables_have_the_rows_of_the_update_in_order(explanation: UpdateExplanation, limit: int) -> None:
+    """Each column is drawn with its exact values, or the text below the table says what it has."""
+    reader = Reader(body_of(explanation, limit=limit))
+    of_groups = {name: explanation.by(name) for name in ("time", "agent", "episode")}
+    sources: dict[str, dict[str, list[Any]]] = {"steps": explanation.rows(limit)}
+    for group in ("time", "agent"):
+        if len(of_groups[group]) > 1:
+            rows = of_groups[group][:limit]
+            sources[f"by-{group}"] = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+    for section, columns in sources.items():
+        names, rows = reader.tables[section]
+        note, is_of_tokens = reader.notes.get(section, ""), "token" in explanation.columns
+        for name, values in columns.items():
+            texts = [exact(value) for value in values]
+            label = name_of(name, is_of_tokens)
+            if name in names:
+                assert [row[names.index(name)] for row in rows] == texts
+            elif not any(texts):
+                assert f"{label}" in note.split("Not known for any row: ")[1]
+            elif len({*texts}) == 1:
+                assert f"{label} " in note.split("The same in all rows, to 4 digits: ")[1]
+            else:
+                assert re.search(
+                    rf"{re.escape(label)} equals |The same in all rows, to 4 digits: .*{re.escape(label)} ", note
+                )
+    steps = [row["steps"] for row in of_groups["episode"]]
+    assert sum(steps) == len(explanation)
+    if limit >= len(steps) and steps:
+        names, rows = reader.tables["by-episode"]
+        assert sorted(float(row[names.index("steps")]) for row in rows) == sorted(steps)
+
+
+@given(explanations())
+def test_charts_have_each_row_once(explanation: UpdateExplanation) -> None:
+    for name in ("ratio", "advantage"):
+        values = explanation.columns[name]
+        finite = values[np.isfinite(values)]
+        counts, edges = explanation.histogram(name)
+        assert counts.sum() == len(finite)
+        if len(finite):
+            assert counts.tolist() == reference_counts(finite, edges)
+            assert edges[0] <= finite.min()
+            assert finite.max() <= edges[-1]
+            assert finite.min() == finite.max() or (edges[0], edges[-1]) == (finite.min(), finite.max())
+        drawn = charts.bars(name, counts, edges)
+        assert [int(n) for n in re.findall(r'data-count="(\d+)"', drawn)] == counts.tolist()
+    x, y = explanation.columns["first_value"], explanation.columns["value_target"]
+    cells = [int(n) for n in re.findall(r'data-count="(\d+)"', charts.cells("", "x", "y", x, y))]
+    assert sum(cells) == (np.isfinite(x) & np.isfinite(y)).sum()
+    drawn = charts.shares("", explanation.columns["share"])
+    if explanation.columns["share"].sum() > 0:
+        half = int(re.findall(r'data-half="(\d+)"', drawn)[0])
+        assert np.cumsum(explanation.columns["share"])[half - 1] >= 0.5 - 1e-9
+        assert half < 2 or np.cumsum(explanation.columns["share"])[half - 2] < 0.5 + 1e-9
+    assert (
+        "nan"
+        not in body_of(explanation).split('<section id="steps">')[0].split('class="drawn"')[1].split("<section")[0]
+    )
+
+
+@given(explanations(st.floats(0.125, 8, width=32)))
+def test_summary_equals_formulas_row_by_row(explanation: UpdateExplanation) -> None:
+    if not len(explanation):
+        return
+    summary, columns = explanation.summary(), explanation.columns
+    steps = list(explanation)
+    assert summary["steps"] == len(steps)
+    assert summary["episodes"] == len({step.id_ for step in steps} - {None})
+    ratios = [step.measurements["ratio"] for step in steps]
+    assert summary["kl"] == pytest.approx(np.mean([r - 1 - np.log(r) for r in ratios]), abs=1e-9)
+    first = [abs(np.log(s.measurements["first_ratio"])) for s in steps if s.measurements["first_gradient_step"] == 0]
+    assert summary["ratio_distance"] == pytest.approx(np.mean(first) if first else np.nan, nan_ok=True)
+    targets = columns["value_target"]
+    if targets.std() > 1e-3:
+        expected = 1 - (targets - columns["first_value"]).var() / targets.var()
+        assert summary["explained_variance"] == pytest.approx(expected)
+    html = body_of(explanation)
+    assert re.search(rf'data-name="steps"[^>]*>{len(steps)}<', html)
+
+
+@pytest.mark.parametrize("name", ["by-time", "by-agent", "by-worker", "by-turn", "by-episode", "steps"])
+def test_each_column_has_a_meaning(name: str) -> None:
+    rng = np.random.default_rng(0)
+    names = (*MEASURED, "worker", "token", "n_step", "first_logp_difference")
+    columns = {
+        "share": np.full(8, 0.125),
+        "episode": np.array(IDS[:2] * 4, object),
+        "agent": np.array(["a", "b"] * 4, object),
+        "t": np.arange(8),
+        "times_learned": np.arange(8),
+        **{
+            key: rng.integers(0, 3, size=8).astype(np.float64) + rng.normal() * (key not in names[8:10])
+            for key in names
+        },
+    }
+    drawn = Reader(body_of(UpdateExplanation(1, "", columns))).tables[name][0]
+    assert drawn
+    assert set(drawn) - {"agent"} <= MEANINGS.keys() | {"turn"}
+    meaningless = {"token", "first_gradient_step", "first_ratio", "first_logp_difference"}
+    assert name == "steps" or not meaningless & set(drawn)
+    assert "worker" in drawn
+
+
+@pytest.mark.parametrize(
+    ("kind", "course", "shown", "strongest"),
+    [
+        ("old_policy", [(1, 0.0), (2, 0.4), (3, 0.05)], {2, 3}, 2),
+        ("acting_differs", [(1, 0.001), (2, 0.002), (3, 0.7)], {3}, 3),
+        ("token_logp", [(1, 0.2), (2, 0.1)], {1, 2}, 1),
+        ("advantage_sign", [(1, 0.9), (2, -0.5), (3, -0.9), (4, -0.1)], {2, 3}, 3),
+        ("loss_at_start", [(1, 9.0), (2, 1.0)], {1}, 1),
+        ("value_at_limit", [(1, -1.0), (2, 4.0), (3, 2.0)], {2, 3}, 2),
+        ("equal_ends", [], {3}, 3),
+    ],
+)
+def test_finding_is_named_with_its_value_here_or_the_strongest_update(
+    kind: str, course: list[tuple[int, float]], shown: set[int], strongest: int, tmp_path: Path
+) -> None:
+    rows = [UpdateRow(update, {"time": "3"}, value) for update, value in course]
+    finding = RunFinding(kind, "what <was> found", "what to do", strongest, measure="the_size", course=rows)
+    with Ledger(tmp_path / "ledger") as ledger:
+        for update in range(1, 7):
+            ledger.note(update, {"obs": np.arange(4.0)}, measured={"loss": np.arange(4)})
+    for update in range(1, 7):
+        assert shows(finding, update) == (update in shown)
+        page = update_page(tmp_path, update, None, str, "../../", [finding])
+        found = page.split('<div id="found">')[1].split("<small>To do")[0]
+        assert "what &lt;was&gt; found" in found
+        assert ("Not in this update" in found) == (update not in shown)
+        values = {n: f"the size {number(value)} at t=3" for n, value in course}
+        here = re.findall(r'<a href="#steps">(the size .*?)</a>', found)
+        assert here == [values[n] for n in (update,) if n in values]
+        size = f": {values[strongest]}" if course else ""
+        assert (f'<a href="{strongest}#steps">update {strongest}{size}</a>' in found) == (update != strongest)
+
+
+@pytest.mark.parametrize(("kind", "run"), [fault for fault in FAULTS if fault[1] is not tokens])
+def test_number_of_a_finding_is_that_at_the_top_and_in_the_marked_row(
+    kind: str, run: Callable[[Path, bool], Path], tmp_path: Path
+) -> None:
+    folder = run(tmp_path, True)
+    (finding,) = examine_run(folder)
+    assert finding.course
+    for row in finding.course:
+        page = update_page(folder, row.update, None, str, "../../", [finding])
+        shown = finding.shown_in(row.update)
+        assert f'<a href="#{finding.table}">{shown}</a>' in page
+        assert (shown in LiveFindings([folder]).html()) or row.update != finding.update
+        reader = Reader(page)
+        names, rows = reader.tables[finding.table]
+        (place,) = [
+            n
+            for n, cells in enumerate(rows)
+            if all(cells[names.index(name)].removesuffix(".0") == cell for name, cell in row.row.items())
+        ]
+        assert reader.led == {finding.table: [place]}
+        assert place == 0 or "episode" not in row.row
+        marked = {name: text for n, name, text in reader.marks[finding.table] if n == place}
+        for name in finding.measure.split(" - "):
+            assert f"{name_of(name)} {marked[name]}" in shown
+        assert "<details open>" in page.split(f'id="{finding.table}"')[1][:20] or not shows(finding, row.update)
+
+
+def test_tokens_have_turns_places_texts_and_siblings(tmp_path: Path) -> None:
+    from tests.learners.test_run_findings import learned_tokens
+
+    folder = learned_tokens(tmp_path / "run", False, is_stored=True)
+    page = update_page(folder, 1, None, "../{}/".format, "../../", decode=lambda ids: f"word{ids[0]}")
+    steps = explain_update(folder, 1)
+    section = page.split('<section id="steps">')[1]
+    assert ">turn</button>" in section
+    assert ">place in turn</button>" in section
+    names, rows = Reader(page).tables["steps"]
+    assert [row[names.index("text")] for row in rows] == [f"word{step.token_id}" for step in steps[: len(rows)]]
+    assert [float(row[names.index("token_id")]) for row in rows] == [step.token_id for step in steps[: len(rows)]]
+
+
+def test_realised_returns_are_those_of_the_steps_of_terminated_episodes() -> None:
+    rng = np.random.default_rng(0)
+    episodes = [
+        SingleAgentEpisode.from_arrays(
+            np.zeros((6, 1), np.float32), np.zeros(5, int), rng.normal(size=5), id_=id_, terminated=is_terminated
+        )
+        for id_, is_terminated in zip(IDS[:2], (True, False), strict=True)
+    ]
+    columns: dict[str, np.ndarray] = {
+        "share": np.full(15, 1 / 15),
+        "episode": np.array([id_ for id_ in IDS[:3] for _ in range(5)], object),
+        "agent": np.full(15, None, object),
+        "t": np.tile(np.arange(5), 3),
+        "times_learned": np.ones(15, int),
+    }
+    explanation = UpdateExplanation(1, "", columns, {episode.id_: [episode] for episode in episodes})
+    expected = [explanation[row].realised_return(0.9) for row in range(5)] + [np.nan] * 10
+    np.testing.assert_allclose(explanation.realised_returns(0.9), expected)
+
+
+def example(n: int = 60) -> UpdateExplanation:
+    """An update with numbers that differ, of which some are missing."""
+    rng = np.random.default_rng(1)
+    columns: dict[str, np.ndarray] = {
+        "share": np.sort(rng.dirichlet(np.ones(n)))[::-1],
+        "episode": np.array([IDS[i % 5] for i in range(n)], object),
+        "agent": np.full(n, None, object),
+        "t": rng.integers(0, 30, size=n),
+        "times_learned": np.ones(n, int),
+        "worker": rng.integers(0, 3, size=n).astype(np.float64),
+        **{name: rng.normal(1, 0.2, size=n) for name in MEASURED},
+    }
+    columns["advantage"][::7] = np.nan
+    return UpdateExplanation(1, "", columns)
+
+
+@WITH_BROWSER
+def test_rows_are_sorted_filtered_and_unfolded(tab: Tab, tmp_path: Path) -> None:
+    explanation = example()
+    path = tmp_path / "update.html"
+    path.write_text(page_of("Update 1", body_of(explanation)), encoding="utf-8")
+    page = tab.open(path.as_uri())
+    rows = explanation.rows(60)
+    visible = "#steps tbody tr:not([hidden])"
+
+    def drawn(name: str) -> list[str]:
+        return page.eval_on_selector_all(
+            visible,
+            """(rows, name) => rows.map((row) => row.cells[[...row.closest("table").tHead.rows[0].cells].findIndex(
+            (head) => head.dataset.name === name)].dataset.v)""",
+            name,
+        )
+
+    assert drawn("share") == [repr(x) for x in rows["share"][:20]]
+    page.locator("#steps .more").click()
+    assert drawn("share") == [repr(x) for x in rows["share"]]
+    for name in ("advantage", "t", "episode"):
+        head = page.locator(f"#steps th[data-name={name}] button")
+        for _ in range(2):
+            head.focus()
+            page.keyboard.press("Enter")
+            way = page.locator(f"#steps th[data-name={name}]").get_attribute("aria-sort")
+            known = [x for x in rows[name] if x == x]
+            known.sort(reverse=way == "descending")
+            assert drawn(name) == [exact(x) for x in known] + [""] * (len(rows[name]) - len(known))
+    for text, mask in {
+        "t < 10 and ratio > 1": np.logical_and(np.array(rows["t"]) < 10, np.array(rows["ratio"]) > 1),
+        IDS[2][:8]: np.array(rows["episode"]) == IDS[2],
+        "worker == 1": np.array(rows["worker"]) == 1,
+    }.items():
+        page.locator("#steps input").fill(text)
+        assert sorted(drawn("share")) == sorted(repr(x) for x, is_in in zip(rows["share"], mask, strict=True) if is_in)
+        assert page.locator("#steps output").inner_text().startswith(f"{mask.sum()} of 60 rows")
+    page.locator("#steps input").fill("colour > 1")
+    assert "unknown column 'colour'" in page.locator("#steps output").inner_text()
+    assert len(drawn("share")) == 60
+    assert not page.locator("#by-time table").is_visible()
+    page.evaluate("location.hash = 'by-time'")
+    page.locator("#by-time table").wait_for()
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize(("width", "most"), [(1400, 2500), (400, 4500)])
+def test_page_is_short_and_not_wider_than_the_window(tab: Tab, tmp_path: Path, width: int, most: int) -> None:
+    with Ledger(tmp_path / "ledger") as ledger:
+        columns = {name: example(300).columns[name] for name in (*MEASURED, "worker")}
+        for update in (1, 2):
+            ledger.note(update, {"obs": np.zeros(300)}, measured=columns)
+    sizes = [UpdateRow(n, {"episode": "a"}, n / 10) for n in (1, 2)]
+    finding = RunFinding("old_policy", "text " * 60, "advice", 2, measure="size", course=sizes)
+    path = tmp_path / "page.html"
+    path.write_text(update_page(tmp_path, 2, None, str, "../../", [finding]), encoding="utf-8")
+    tab.page.set_viewport_size({"width": width, "height": 900})
+    page = tab.open(path.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("document.documentElement.scrollHeight") <= most
+    wide = page.locator("#steps .wide")
+    left = "(box) => box.querySelector('td').getBoundingClientRect().left"
+    before = wide.evaluate(left)
+    wide.evaluate("(box) => { box.scrollLeft = 1e6; }")
+    assert wide.evaluate(left) == before  # the first column stays
+    last = wide.evaluate(
+        "(b) => b.getBoundingClientRect().right - b.querySelector('th:last-child').getBoundingClientRect().right"
+    )
+    assert last >= 0
+    assert page.locator("nav a", has_text="previous").get_attribute("href") == "1"
+    assert unescape("&larr; the run") in page.locator("nav").inner_text()
