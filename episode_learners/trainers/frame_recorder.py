@@ -50,31 +50,35 @@ class FrameRecorder:
         self.max_steps, self.sends = max_steps, sends
         self.ended: dict[str, Frames] = {}
         self._running: dict[int, tuple[str, Frames]] = {}  # id and frames of the episode of each environment
-        self._images: dict[int, Any] = {}  # rendered in this row, and not yet recorded
+        self._images: dict[int, tuple[Any, Any]] = {}  # newest image of each environment, and of which observation
         self._has_frames = self._has_warned = False
 
     def on_episode_start(self, runner: Any, env: int, episode: Episode) -> None:
         """Record the frame of the first observation."""
-        if env not in self._images:
-            self._images = _render(runner, [env])
-        self._record(env, episode, self._images.pop(env))
+        self._record(env, episode, self._image_of(runner, env, episode, [env]))
 
     def on_step(self, runner: Any) -> None:
         """Record a frame of each environment that has a new observation."""
-        episodes = runner.episodes
-        if all(_time_of(episode) for episode in episodes):
-            self._images = {}  # no episode began in this row, so they are from an earlier one
         hides_last = isinstance(runner, SingleAgentEnvRunner) and runner.autoreset_mode is AutoresetMode.SAME_STEP
         due = {
             env: episode
-            for env, episode in enumerate(episodes)
+            for env, episode in enumerate(runner.episodes)
             if not (hides_last and episode.is_done) and self._lacks(env, episode)
         }
-        if not self._images.keys() >= due.keys():
-            self._images = _render(runner, list(due))
         for env, episode in due.items():
-            self._record(env, episode, self._images[env])
-        self._images = {}
+            self._record(env, episode, self._image_of(runner, env, episode, list(due)))
+
+    def _image_of(self, runner: Any, env: int, episode: Episode, due: Sequence[int]) -> Any:
+        """Return an image of an environment at its newest observation, which is rendered with those of the environments
+        `due`, unless it was rendered with those of others.
+        """
+        place = _place_of(episode)
+        if self._images.get(env, (None, None))[0] != place:
+            episodes = runner.episodes
+            images = _render(runner, due)
+            self._images = {other: (_place_of(episodes[other]), image) for other, image in images.items()}
+            self._images[env] = place, images[env]
+        return self._images[env][1]
 
     def on_episode_end(self, runner: object, env: int, episode: Episode) -> None:
         """Move the frames of the episode to `ended`, or into its `custom_data`."""
@@ -213,3 +217,8 @@ def _as_png(image: object) -> bytes | None:
 def _time_of(episode: Episode) -> int:
     """Return the time of an episode's newest observation."""
     return episode.env_t if isinstance(episode, MultiAgentEpisode) else episode.t
+
+
+def _place_of(episode: Episode) -> tuple[str, int]:
+    """Return the id of an episode and the time of its newest observation."""
+    return episode.id_, _time_of(episode)

@@ -302,7 +302,9 @@ class _RequestHandler(BaseHTTPRequestHandler):
             url = urlsplit(self.path)
             query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
             answer = self.server.source.answer(url.path.removeprefix("/"), query)
-        except Exception as error:  # the page asks again, and files may be whole by then
+        except (OSError, EpisodeError) as error:  # the page asks again, and files may be whole by then
+            answer = 404, TEXT, clipped(error, MOST_OF_ERROR).encode(errors="replace")
+        except Exception as error:
             answer = 500, TEXT, clipped(f"{type(error).__name__}: {error}", MOST_OF_ERROR).encode()
         self._send(*answer)
 

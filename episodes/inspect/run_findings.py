@@ -512,7 +512,6 @@ def _workers(columns: Columns, rows: np.ndarray, is_far: np.ndarray, data: Mappi
         is_far: whether the episode of each compared row is far, bool [len(rows)].
         data: data sets of the run.
     """
-    ids = columns["episode"][rows].astype(str)
     if WORKER in columns:
         of_row: Any = columns[WORKER][rows]
         words = np.array([f"{worker:.0f}" if np.isfinite(worker) else "" for worker in of_row.tolist()], object)
@@ -522,7 +521,7 @@ def _workers(columns: Columns, rows: np.ndarray, is_far: np.ndarray, data: Mappi
             if WORKER_OF_DATA in dataset.metadata:
                 pairs = zip(dataset.metadata["id"].tolist(), dataset.metadata[WORKER_OF_DATA].tolist(), strict=True)
                 workers |= {str(id_): str(worker) for id_, worker in pairs if worker is not None}
-        words = np.array([workers.get(id_, "") for id_ in ids.tolist()], object)
+        words = np.array([workers.get(str(id_), "") for id_ in columns["episode"][rows].tolist()], object)
     far = sorted(set(words[is_far].tolist()) - {""})
     if not far:
         return ""
@@ -536,9 +535,10 @@ def _wrong_signs(
     agents = np.array([str(agent) for agent in columns["agent"].tolist()], object)
     steps = columns.get("first_gradient_step")
     agreement: dict[str, float] = {}
-    for agent in np.unique(agents).tolist():
+    names, of_row = np.unique(agents, return_inverse=True)
+    for number_, agent in enumerate(names.tolist()):
         of_updates = []
-        is_agent = agents == agent
+        is_agent = of_row == number_
         for update in np.unique(columns["update"][is_agent]).tolist():
             rows = np.flatnonzero(is_agent & (columns["update"] == update))
             fresh = rows if steps is None else rows[steps[rows] == 0]  # before values changed
@@ -552,7 +552,7 @@ def _wrong_signs(
     if not wrong:
         return
     right = [agent for agent in agreement if agent not in wrong]
-    is_wrong = np.isin(agents, wrong)
+    is_wrong = np.array([agent in wrong for agent in names.tolist()], bool)[of_row]
 
     def agree(rows: np.ndarray) -> float:
         return correlation(columns["advantage"][rows], gains[rows]) if len(rows) >= FEWEST_STEPS else float("nan")
@@ -565,7 +565,8 @@ def _wrong_signs(
         return
     worst = strongest(course, -1)
     is_here = columns["update"] == worst.update
-    least = min((agree(np.flatnonzero(is_here & (agents == agent))) for agent in right), default=float("nan"))
+    others = [of_row == number_ for number_, agent in enumerate(names.tolist()) if agent in right]
+    least = min((agree(np.flatnonzero(is_here & is_agent)) for is_agent in others), default=float("nan"))
     whose = "" if agents[0] == "None" else f" of {'agent' if len(wrong) == 1 else 'agents'} {_list(wrong)}"
     beside = f"; of {_list(right)} it is {number(least)} or more" if np.isfinite(least) else ""
     opposite = np.where(is_wrong, -columns["advantage"] * gains, np.nan)
@@ -755,8 +756,13 @@ def _of_data(name: str, dataset: EpisodeDataset, compares_tokens: bool) -> tuple
 def _step_of(dataset: EpisodeDataset, episode: Any, t: int | None) -> int | None:
     """Return the step of an episode that a finding of the doctor names, or the last step if it names the end."""
     table = dataset.metadata
-    rows = np.flatnonzero(table["id"].astype(str) == str(episode)) if episode is not None and t is not None else ()
-    return t if not len(rows) or t is None else min(t, int((table["t_started"] + table["length"])[rows].max()) - 1)
+    rows = _rows_of(table, str(episode)) if episode is not None and t is not None else []
+    return t if not rows or t is None else min(t, int((table["t_started"] + table["length"])[rows].max()) - 1)
+
+
+def _rows_of(table: Columns, id_: str) -> list[int]:
+    """Return the rows of a table of episodes with this id."""
+    return [i for i, other in enumerate(table["id"].tolist()) if str(other) == id_]
 
 
 def _tokens_of_data(name: str, dataset: EpisodeDataset) -> Iterator[RunFinding]:
@@ -771,7 +777,8 @@ def _tokens_of_data(name: str, dataset: EpisodeDataset) -> Iterator[RunFinding]:
             parts.append((pair[0] - pair[1], episode.t_started + t, str(episode.id_)))
     if parts:
         sizes = [len(part) for part, _, _ in parts]
-        turns, ids = np.repeat([t for _, t, _ in parts], sizes), np.repeat([id_ for _, _, id_ in parts], sizes)
+        turns = np.repeat([t for _, t, _ in parts], sizes)
+        ids = np.repeat(np.array([id_ for _, _, id_ in parts], object), sizes)
         differences = np.concatenate([part for part, _, _ in parts])
         yield from _far_tokens(turns, differences, ids, FAR_OF_TOKENS, {name: dataset})
 
@@ -808,7 +815,7 @@ def _far_tokens(
     Args:
         turns: turn of each token [n].
         differences: its log-probability at the sampler minus that at the trainer [n].
-        ids: id of its episode [n].
+        ids: id of its episode, as texts in an object array [n].
         limit: largest mean difference that rounding explains.
         data: data sets with some of the episodes.
     """
@@ -825,7 +832,7 @@ def _far_tokens(
     first, rows = int(numbers[place]), turns >= numbers[place]
     before = f"; before it differs by {number(float(earlier[place - 1]))}" if place else ""
     stored = {str(id_): name for name, dataset in data.items() for id_ in dataset.metadata["id"].tolist()}
-    names, of_row = np.unique(ids[turns == first].astype(str), return_inverse=True)
+    names, of_row = np.unique(ids[turns == first], return_inverse=True)
     worst = np.bincount(of_row, differences[turns == first]) / np.bincount(of_row)
     worst[[name not in stored for name in names.tolist()]] -= worst.max() + 1  # if others are stored
     episode = str(names[worst.argmax()])
@@ -839,13 +846,13 @@ def _far_tokens(
         data=stored.get(episode, ""),
         episode=episode,
         t=first,
-        step=f"mean difference {number(float(differences[(turns == first) & (ids.astype(str) == episode)].mean()))}",
+        step=f"mean difference {number(mean(differences[turns == first][of_row == worst.argmax()]))}",
     )
 
 
 def _tokens_before(dataset: EpisodeDataset, id_: str, turn: int) -> str:
     """Return the recorded tokens between the sampled tokens of the turn before `turn` and those of `turn`, as text."""
-    for i in np.flatnonzero(dataset.metadata["id"].astype(str) == id_).tolist():
+    for i in _rows_of(dataset.metadata, id_):
         episode: Any = dataset[i]
         if episode.t_started <= turn < episode.t_started + len(episode):
             tokens = np.asarray(episode.get_observations(turn - episode.t_started)).tolist()

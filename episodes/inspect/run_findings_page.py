@@ -188,13 +188,12 @@ class LiveFindings:
         self._found: dict[int, RunFindings] = {}  # by number of the run
 
     def of_run(self, number: int) -> Sequence[RunFinding]:
-        """Return what stands out in a run, as `html` found it last."""
-        if not self._html:
-            self.html()
+        """Return what stands out in a run, as `html` states it."""
+        self.html()
         return self._found.get(number, ())
 
     def learned(self, number: int) -> LearnedTracks:
-        """Return what the updates of a run measured at its episodes, as `html` found it last."""
+        """Return what the updates of a run measured at its episodes, as far as `html` has read them."""
         found = self.of_run(number)
         return found.learned if isinstance(found, RunFindings) else LearnedTracks({})
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,7 @@ MOST_CELLS = 400  # of a curve
 MOST_EPISODES = 5  # of each list
 MOST_SETTINGS, MOST_OF_SETTING = 500, 300  # number, and characters of one
 SCRIPTS = ("decode.js", "dom.js", "training.js")
+BYTES_COMPARED = 4096  # before the rows that a table has got, to know that it is the same table
 
 
 def is_run(path: Path) -> bool:
@@ -46,12 +50,20 @@ def training_page(paths: Sequence[Path]) -> str:
 
 
 def file_sizes(folder: Path) -> list[tuple[str, int]]:
-    """Return the paths and sizes of the files below a folder, which differ whenever one of them has grown."""
-    return sorted((str(file), file.stat().st_size) for file in folder.rglob("*") if file.is_file())
+    """Return the paths and sizes of the files below a folder, which differ whenever one of them has grown. Files that
+    are removed meanwhile are left out.
+    """
+    sizes = []
+    for file in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            status = file.stat()
+            if S_ISREG(status.st_mode):
+                sizes.append((str(file), status.st_size))
+    return sorted(sizes)
 
 
 class CSVFile:
-    """Growing CSV file of numbers, of which only new rows are parsed.
+    """Growing CSV file of numbers, of which only new rows are parsed. A file that was replaced is parsed anew.
 
     Attributes:
         columns: the numbers of each column, all of the same length; NaN for empty and missing cells, for texts and for
@@ -65,16 +77,22 @@ class CSVFile:
         self.problem = ""
         self._places: list[int] = []  # of the columns in a row
         self._offset = 0
-        self._file: tuple[int, int] | None = None  # device and inode: a new column replaces the file
+        self._before = b""  # what the file had before the offset: a new column replaces the file
+        self._file: tuple[int, int] | None = None  # device and inode
 
     def read(self) -> bool:
-        """Parse rows added since the last call, and return True if there were any, or a new problem."""
+        """Parse rows added since the last call, and return True if there were any, if the file was replaced, or if
+        there is a new problem.
+        """
+        was_replaced = False
         try:
             with self.path.open("rb") as file:
-                stat = self.path.stat()
-                if self._file != (stat.st_dev, stat.st_ino) or stat.st_size < self._offset:
-                    self.columns, self._offset, self._file = {}, 0, (stat.st_dev, stat.st_ino)
-                    self.problem = ""
+                stat = os.fstat(file.fileno())
+                file.seek(self._offset - len(self._before))
+                if self._file != (stat.st_dev, stat.st_ino) or file.read(len(self._before)) != self._before:
+                    was_replaced = bool(self.columns)
+                    self.columns, self._offset, self._before = {}, 0, b""
+                    self.problem, self._file = "", (stat.st_dev, stat.st_ino)
                 if self.problem:
                     return False
                 file.seek(self._offset)
@@ -84,7 +102,7 @@ class CSVFile:
         except OSError as error:
             return self._note(error)
         data = data[: data.rfind(b"\n") + 1]  # the last line may be incomplete
-        self._offset += len(data)
+        self._offset, self._before = self._offset + len(data), (self._before + data)[-BYTES_COMPARED:]
         try:
             rows = [row for row in csv.reader(io.StringIO(data.decode(errors="replace"))) if row]
         except csv.Error as error:
@@ -96,7 +114,7 @@ class CSVFile:
         for row in rows:
             for place, column in zip(self._places, self.columns.values(), strict=True):
                 column.append(_number(row[place]) if place < len(row) else math.nan)
-        return bool(rows)
+        return bool(rows) or was_replaced
 
     def _note(self, error: Exception) -> bool:
         """Set the problem, and return True if it is a new one."""

@@ -91,16 +91,18 @@ def _keys(columns: Columns, group: str, steps: np.ndarray) -> np.ndarray | None:
     """Return a text for the group of each step of an update, as `UpdateExplanation.by` groups them. It is None if the
     page of the update has no such table.
     """
+    keys: Any  # texts in an object array: an array of numpy's texts is as wide as its longest one, and drops zeros
     if group == "time":
-        keys = np.array(time_ranges(columns["t"][steps], has_last=True))
+        keys = time_ranges(columns["t"][steps], has_last=True)
     elif group == "turn":
         pairs = zip(columns["episode"][steps].tolist(), columns["t"][steps].tolist(), strict=True)
-        keys = np.array([f"{t} {id_}" for id_, t in pairs])
+        keys = [f"{t} {id_}" for id_, t in pairs]
     elif group == "worker":
         numbers = columns["worker"][steps].tolist()
-        keys = np.array([f"{worker:.0f}" if isfinite(worker) else UNKNOWN for worker in numbers])
+        keys = [f"{worker:.0f}" if isfinite(worker) else UNKNOWN for worker in numbers]
     else:
-        keys = np.array(list(map(str, columns[group][steps].tolist())))
+        keys = list(map(str, columns[group][steps].tolist()))
+    keys = np.array(keys, object)
     has_table = group == "episode" or len(np.unique(keys)) > 1
     return keys if has_table else None
 
@@ -153,7 +155,8 @@ def strongest_step(columns: Columns, sizes: np.ndarray, data: Mapping[str, Any])
         t, agent = int(columns["t"][row]), agents[row]
         names = [name for name, start, stop in stored.get(str(ids[row]), ()) if start <= t < stop]
         if names:
-            same = np.flatnonzero((columns["t"] == t) & (ids == ids[row]) & (columns["agent"] == agent))
-            return StoredStep(names[0], str(ids[row]), agent, t, int(same[-1]))
+            at_time = np.flatnonzero(columns["t"] == t).tolist()
+            newest = max(other for other in at_time if (ids[other], agents[other]) == (ids[row], agent))
+            return StoredStep(names[0], str(ids[row]), agent, t, newest)
     row = int(known[sizes[known].argmax()])
     return StoredStep("", str(ids[row]), agents[row], int(columns["t"][row]), row)

@@ -11,13 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from episodes.inspect import page_server
+from episodes.errors import UnreadableData
+from episodes.inspect import page_server, training_page
 from episodes.inspect.page_server import LOOPBACK, MOST_CONNECTIONS, PageServer
 from episodes.inspect.training_page import CSVFile, TrainingFiles
+from episodes.storage.ledger import Ledger, ledger_reader
 from tests.inspection.data import write
 from tests.inspection.test_page import plain, served
 
@@ -184,14 +187,87 @@ def test_wrong_description_of_a_run_hides_no_curve(folder: Path, tmp_path: Path,
     assert "train/mean_return" in message["runs"][0]["metrics"]
 
 
-def test_replaced_table_is_read_again(tmp_path: Path) -> None:
-    file = CSVFile(tmp_path / "train.csv")
+NUMBERS_OF_TABLE = st.lists(st.integers(0, 10**9), max_size=4)
+
+
+@given(st.lists(NUMBERS_OF_TABLE, min_size=1, max_size=4), st.booleans())
+def test_replaced_table_is_read_again(
+    tmp_path_factory: pytest.TempPathFactory, versions: list[list[int]], is_new_file: bool
+) -> None:
+    """Also if it is longer than before, and has the same inode."""
+    file = CSVFile(tmp_path_factory.mktemp("table") / "train.csv")
     file.path.write_bytes(b'step,a\n1,"' + b"x" * 200_000 + b"\n")
     assert file.read()
     assert not file.read()
-    file.path.write_text("step,a\n1,2\n")
-    assert file.read()
-    assert (file.problem, file.columns) == ("", {"step": [1.0], "a": [2.0]})
+    before: Any = None
+    for numbers in versions:
+        if is_new_file:
+            file.path.unlink()
+        file.path.write_text("step,a\n" + "".join(f"{n},{n}\n" for n in numbers))
+        steps = list(map(float, numbers))
+        assert file.read() >= (before not in (None, steps))
+        assert (file.problem, file.columns) == ("", {"step": steps, "a": steps})
+        before = steps
+    assert not file.read()
+
+
+PAGES = ("", "runs", "findings", "updates/0/1", "episodes/0/training/", "episodes/0/training/rows")
+CHANGES = {
+    "a file of the ledger is finished": ledger_reader,
+    "a draft is removed": training_page,
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("listed_by", CHANGES.values(), ids=CHANGES)
+def test_files_that_disappear_while_they_are_listed_are_no_error(
+    tmp_path: Path, page: str, listed_by: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, draft = tmp_path / "run", tmp_path / "run" / "training" / "draft"
+    write(run / "training", [plain([1.0, 2.0], id_="first")])
+    (run / "train.csv").write_text("step,mean_return\n1,2\n")
+    ledger = Ledger(run / "ledger", every=1)
+    for update in (1, 2):
+        ledger.note(update, {"obs": np.arange(4.0)}, measured={"loss": np.arange(4)})
+    draft.write_bytes(b"1")
+    list_files, stat = ledger_reader._files, Path.stat
+
+    def files_of_ledger(path: Path) -> Any:
+        files = list_files(path)
+        ledger.close()
+        return files
+
+    def seen_once(path: Path, **options: Any) -> Any:
+        status = stat(path, **options)
+        if path == draft:
+            path.unlink()
+        return status
+
+    if listed_by is ledger_reader:
+        monkeypatch.setattr(ledger_reader, "_files", files_of_ledger)
+    else:
+        monkeypatch.setattr(Path, "stat", seen_once)
+    with ledger:
+        status, _, body = page_server.LiveRuns([run]).answer(page, {})
+    assert (status, b"disappear while" in body, b"No such file" in body) == (200, False, False)
+
+
+def test_ledger_whose_files_disappear_again_and_again_is_an_error_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = ledger_reader.ShardFile("a", "a.arrow", tmp_path / "a.arrow")
+    monkeypatch.setattr(ledger_reader, "_files", lambda path: [missing])
+    with pytest.raises(UnreadableData, match="files disappear while they are read"):
+        ledger_reader.LedgerReader(tmp_path)
+
+
+@pytest.mark.parametrize("page", ["", "rows", "episode?id=first&t=0", "findings"])
+def test_page_of_a_damaged_data_set_names_the_file(folder: Path, tmp_path: Path, page: str) -> None:
+    shutil.copytree(folder / "run", tmp_path / "run")
+    (tmp_path / "run" / "episodes" / "episodes.json").write_text("{")
+    with served(tmp_path / "run") as server:
+        status, body = answer(server.server_port, f"episodes/0/episodes/{page}")
+    assert (status, b"episodes.json is not JSON" in body) == (404, True)
 
 
 @pytest.mark.parametrize("num", [20, 200])

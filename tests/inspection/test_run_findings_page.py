@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
+from itertools import count
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from episodes.inspect import run_findings_page
 from episodes.inspect.formatting import number
 from episodes.inspect.run_findings import RunFinding
-from episodes.inspect.run_findings_page import MARKED_BAR, course_html, divergence_html
+from episodes.inspect.run_findings_page import MARKED_BAR, LiveFindings, course_html, divergence_html
 from episodes.inspect.update_rows import UpdateRow
+from episodes.storage.ledger import Ledger
 from episodes.storage.ledger.difference import Difference
 from tests.inspection.test_page import WITH_BROWSER, Tab, browser, served, tab
 from tests.learners.test_run_findings import signs
@@ -93,3 +99,28 @@ def test_bar_shows_the_common_part_and_the_cause(what: str, update: int, more: i
     assert f'data-cause="{CAUSES[what]}"' in html
     assert "<a>" not in html
     assert "<x>" not in html
+
+
+KNOWN: dict[str, Callable[[LiveFindings], tuple[int, int]]] = {
+    "the page of the run": lambda findings: newest_in(findings.html()),
+    "the page of an update": lambda findings: (1, findings.of_run(0).updates[-1][0]),  # type: ignore[attr-defined]
+    "the page of an episode": lambda findings: findings.learned(0).extent or (0, 0),
+}
+
+
+def newest_in(html: str) -> tuple[int, int]:
+    (numbers,) = re.findall(r"updates (\d+) to (\d+)", html)
+    return int(numbers[0]), int(numbers[1])
+
+
+@pytest.mark.parametrize("known", KNOWN.values(), ids=KNOWN)
+def test_each_page_of_a_run_knows_its_newest_updates(
+    known: Callable[[LiveFindings], tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if no other page is open."""
+    findings = LiveFindings([tmp_path])
+    with Ledger(tmp_path / "ledger", every=1) as ledger:
+        for update in range(1, 4):
+            monkeypatch.setattr(run_findings_page, "monotonic", partial(next, count(update * 1000.0, 0.001)))
+            ledger.note(update, {"obs": np.arange(4.0)}, measured={"loss": np.arange(4)})
+            assert known(findings) == (1, update)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.inspection.test_update_page import Reader
 STEPS = st.lists(
     st.tuples(
         st.integers(1, 3),  # update
-        st.sampled_from(["a", "b", "c"]),  # episode
+        st.sampled_from(["a", "b", "a\0"]),  # episode
         st.sampled_from([None, "x", "y"]),
         st.integers(0, 9),
         st.sampled_from([1.0, 0.5, 2.0, 3.0, np.nan]),  # first_ratio
@@ -76,7 +77,7 @@ def test_strongest_rows_are_those_of_the_tables(steps: list[Any], group: str, si
         assert sign * strongest(course, sign).value == max(sign * one.value for one in course)
 
 
-@given(STEPS, st.sets(st.sampled_from(["a", "b", "c"])), st.integers(0, 9))
+@given(STEPS, st.sets(st.sampled_from(["a", "b", "a\0"])), st.integers(0, 9))
 def test_strongest_step_is_a_stored_one_if_there_is_one(steps: list[Any], stored: set[str], start: int) -> None:
     columns, among = columns_of(steps)
     sizes = np.where(among, columns["first_ratio"], np.nan)
@@ -85,9 +86,28 @@ def test_strongest_step_is_a_stored_one_if_there_is_one(steps: list[Any], stored
     names = sorted(stored)
     table = {"id": np.array(names, object), "t_started": np.full(len(names), start), "length": np.full(len(names), 4)}
     step = strongest_step(columns, sizes, {"training": SimpleNamespace(metadata=table)})
-    is_stored = np.isin(columns["episode"].astype(str), names) & (columns["t"] >= start) & (columns["t"] < start + 4)
+    is_stored = (
+        np.array([id_ in stored for id_ in columns["episode"].tolist()])
+        & (columns["t"] >= start)
+        & (columns["t"] < start + 4)
+    )
     known = np.flatnonzero(np.isfinite(sizes) & (is_stored if (is_stored & np.isfinite(sizes)).any() else True))
     assert step.data == "training" * bool((is_stored & np.isfinite(sizes)).any())
-    same = (columns["episode"] == step.episode) & (columns["t"] == step.t) & (columns["agent"] == step.agent)
+    places = list(zip(*(columns[name].tolist() for name in ("episode", "t", "agent")), strict=True))
+    same = np.array([place == (step.episode, step.t, step.agent) for place in places])
     assert np.nanmax(sizes[same]) == sizes[known].max()
     assert step.row == np.flatnonzero(same)[-1] or not step.data  # of the newest update, as the page of the episode
+
+
+@pytest.mark.parametrize("group", ["episode", "turn", "agent"])
+def test_a_long_id_needs_its_own_memory_only(group: str) -> None:
+    names = np.array(["e", "x" * 50_000] * 500, object)
+    columns = {"update": np.ones(1000), "episode": names, "agent": names, "t": np.arange(1000)}
+    tracemalloc.start()
+    try:
+        (row,) = strongest_rows(columns, group, lambda rows: float(rows[-1]), np.ones(1000, bool))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert row.value == 999
+    assert peak < 60e6  # numpy's texts need 200 MB

@@ -99,6 +99,10 @@ VECTORS: dict[str, Callable[[], Any]] = {
     "same-step": lambda: SingleAgentEnvRunner(Painted, num_envs=3, autoreset_mode="SameStep"),
     "disabled": lambda: SingleAgentEnvRunner(Painted, num_envs=3, autoreset_mode="Disabled"),
     "Gymnasium's sync": lambda: SingleAgentEnvRunner(SyncVectorEnv(MAKERS, autoreset_mode=AutoresetMode.NEXT_STEP)),
+    "Gymnasium's same-step": lambda: SingleAgentEnvRunner(
+        SyncVectorEnv(MAKERS, autoreset_mode=AutoresetMode.SAME_STEP)
+    ),
+    "Gymnasium's disabled": lambda: SingleAgentEnvRunner(SyncVectorEnv(MAKERS, autoreset_mode=AutoresetMode.DISABLED)),
     "Gymnasium's async": lambda: SingleAgentEnvRunner(AsyncVectorEnv(MAKERS)),
 }
 GAMES: dict[str, Callable[[], Any]] = {
@@ -136,6 +140,16 @@ def in_turns(runner: Any) -> None:
         runner.sample(num_timesteps=24, random_actions=True)
 
 
+def restarting(runner: Any) -> None:
+    """Reset all environments at each call, some of which have just been reset when the call before ends."""
+    for n in range(1, 8):
+        runner.sample(num_episodes=n, random_actions=True)
+        runner.sample(num_timesteps=7, random_actions=True, force_reset=True)
+
+
+WAYS = (sample_steps, sample_episodes, restarting)
+
+
 class Seen:
     """Hook that notes the facts of the last observation of each episode."""
 
@@ -150,8 +164,8 @@ class Seen:
 @pytest.mark.parametrize(
     ("kind", "way"),
     [
-        *((kind, way) for kind in VECTORS for way in (sample_steps, sample_episodes, sample_into, mixed, in_turns)),
-        *((kind, way) for kind in GAMES for way in (sample_steps, sample_episodes)),
+        *((kind, way) for kind in VECTORS for way in (*WAYS, sample_into, mixed, in_turns)),
+        *((kind, way) for kind in GAMES for way in WAYS),
     ],
 )
 def test_each_observation_has_its_frame(kind: str, way: Callable[[Any], None]) -> None:
@@ -163,7 +177,7 @@ def test_each_observation_has_its_frame(kind: str, way: Callable[[Any], None]) -
     assert len(seen.ended) >= 6
     assert recorder.ended.keys() == seen.ended.keys()
     for id_, (name, number, last) in seen.ended.items():
-        times = range(int(last) + (kind != "same-step"))
+        times = range(int(last) + ("same-step" not in kind))
         assert recorder.ended[id_] == {t: png(picture([name, number, t])) for t in times}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +20,8 @@ from episodes.storage.shards import read_shard
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_MOST_LISTINGS = 100  # of the files of a ledger that is written
 
 
 class LedgerUpdate(NamedTuple):
@@ -76,7 +79,7 @@ class LedgerReader(Sequence[LedgerUpdate]):
 
     def __init__(self, path: str | Path) -> None:
         self.path = _folder(local_path(path))
-        self._shards = [_batches(file) for file in _files(self.path)]
+        self._shards = _shards(self.path)
         if not self._shards:
             raise UnreadableData(f"{path} holds no ledger")
         self._names = [_episode_ids(batches) for batches in self._shards]
@@ -174,6 +177,19 @@ def _files(path: Path) -> list[ShardFile]:
     paths = [(file, end) for end in (UNFINISHED, SEALED) for file in path.glob(f"*{end}")]
     files = [ShardFile(file.name.removesuffix(end), file.name, file) for file, end in paths]
     return sorted(files, key=lambda file: file.name)
+
+
+def _shards(path: Path) -> list[list[Any]]:
+    """Read the record batches of the ledger's files in `path`. They are listed again if one is finished, and so
+    renamed, meanwhile.
+
+    Raises:
+        UnreadableData: a file is damaged, or files disappear again and again.
+    """
+    for _ in range(_MOST_LISTINGS):
+        with suppress(FileNotFoundError):
+            return [_batches(file) for file in _files(path)]
+    raise UnreadableData(f"{path}: files disappear while they are read; read it again when they are complete")
 
 
 def _batches(file: ShardFile) -> list[Any]:
