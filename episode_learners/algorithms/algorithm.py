@@ -294,6 +294,8 @@ class Algorithm(nn.Module, ABC):
         progress, measures = self.get_progress(), self.measures_rows
         try:
             metrics = self.learn(self._rows.begin(batch) if measures else batch)
+            if self.processes is not None:
+                self.processes.check_action("end an update", self)
             if not _are_finite(metrics):
                 raise _NotFinite
             for name, optimizer in self.optimizers.items():

@@ -219,7 +219,6 @@ def changed(kind: str, change: str, where: str, rank: int) -> tuple[list[torch.T
             before = weights_of(algorithm)
         for update in (1, 2):
             algorithm.update(data(algorithm, rank, update))
-            before = weights_of(algorithm)
     except StateMismatch as error:
         assert all(map(torch.equal, before, weights_of(algorithm)))
         return before, str(error)
