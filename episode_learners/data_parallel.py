@@ -4,13 +4,10 @@ step.
 
 from __future__ import annotations
 
-from functools import partial
-
-import torch
 from torch import distributed
 
 from episode_learners.algorithms.algorithm import Algorithm
-from episode_learners.algorithms.ppo import PPO
+from episode_learners.algorithms.learning_processes import LearningProcesses
 from episode_learners.multi_agent import MultiAgentAlgorithm, learners_of
 from episodes.errors import InvalidArgument
 
@@ -25,6 +22,11 @@ def data_parallel(algorithm: Algorithm | MultiAgentAlgorithm, group: distributed
     Every process must take the same number of gradient steps: give each update the same number of steps, and the same
     minibatch size. If gradients are not finite in one process, the update is rolled back in all of them.
 
+    Modules and optimizers that are added later join the others. Make each change (a module, an optimizer, a loaded
+    state, frozen parameters, a learning rate) in all processes. Copies that differ raise `StateMismatch` at the next
+    update, in all processes and before anything changes. Call `data_parallel` again to copy the weights and the state
+    of the optimizers of the first process to the others.
+
     Args:
         algorithm: the algorithm of this process.
         group: the process group of `torch.distributed`; by default all processes.
@@ -32,21 +34,12 @@ def data_parallel(algorithm: Algorithm | MultiAgentAlgorithm, group: distributed
     Raises:
         InvalidArgument: the process group is not initialized, or PPO's `max_kl` could end the update of one process
             earlier than those of others.
+        StateMismatch: the algorithms of the processes have other modules or optimizers.
     """
     if not distributed.is_available() or not distributed.is_initialized():
         raise InvalidArgument("data_parallel: call torch.distributed.init_process_group first")
-    for learner in learners_of(algorithm).values():
-        if isinstance(learner, PPO) and learner.config.max_kl is not None:
-            raise InvalidArgument("data_parallel: PPO's max_kl may end an update early in one process; set it to None")
-    with torch.no_grad():
-        for tensor in [*algorithm.parameters(), *algorithm.buffers()]:
-            distributed.broadcast(tensor, src=0, group=group)
-    size = distributed.get_world_size(group)
-    for optimizer in algorithm.optimizers.values():
-        optimizer.reduce = partial(_average, size=size, group=group)
-
-
-def _average(gradient: torch.Tensor, size: int, group: distributed.ProcessGroup | None) -> None:
-    """Replace a gradient tensor, in place, by its mean over all processes of `group`."""
-    distributed.all_reduce(gradient, group=group)
-    gradient.div_(size)
+    processes = LearningProcesses(group)
+    learners = learners_of(algorithm)
+    processes.join(f"begin data_parallel with modules {list(learners)}", list(learners.values()))
+    if isinstance(algorithm, MultiAgentAlgorithm):
+        algorithm.processes = processes

@@ -13,6 +13,7 @@ from connectors.actor import Actor
 from connectors.agent_to_module_mapping import AgentToModuleMapping
 from episode_learners.algorithms.algorithm import Algorithm, Measured, split_actor
 from episode_learners.algorithms.flat_optimizer import FlatOptimizer
+from episode_learners.algorithms.learning_processes import LearningProcesses
 from episode_learners.algorithms.replay_algorithm import ReplayAlgorithm
 from episode_learners.policies.policy import Policy
 from episodes.columns import DEFAULT_MODULE_ID
@@ -37,6 +38,9 @@ class MultiAgentAlgorithm(nn.Module):
         train: the ids of the modules that learn; by default all with an algorithm. The others are frozen. With `train`,
             further modules may act too, for example opponents of a league.
 
+    Attributes:
+        processes: the processes with which the modules learn, set by `data_parallel`; None at first.
+
     Raises:
         UnknownKey: `train` has an id that is not a module's.
         InvalidArgument: a module of `train` has no algorithm.
@@ -51,6 +55,8 @@ class MultiAgentAlgorithm(nn.Module):
     >>> algorithm.train_ids
     ('runner',)
     """
+
+    processes: LearningProcesses | None = None
 
     def __init__(
         self, algorithms: Mapping[Any, Algorithm | Policy | Actor], *, train: Sequence[Hashable] | None = None
@@ -94,6 +100,7 @@ class MultiAgentAlgorithm(nn.Module):
 
         Raises:
             InvalidArgument: there is a module with this id, or a module without an algorithm should learn.
+            StateMismatch: other processes of `data_parallel` do not add this module too.
         """
         if module_id in self._names:
             raise InvalidArgument(f"module {module_id!r} exists already; remove it first")
@@ -102,6 +109,8 @@ class MultiAgentAlgorithm(nn.Module):
         train = not isinstance(algorithm, ActingOnly) if train is None else train
         if train:
             _check_learns(module_id, algorithm)
+        if self.processes is not None:
+            self.processes.join(f"add module {module_id!r}", [algorithm])
         self._names[module_id] = _name_of(module_id)
         self.algorithms[self._names[module_id]] = algorithm
         self.policies[module_id] = algorithm.policy
@@ -211,6 +220,8 @@ class MultiAgentAlgorithm(nn.Module):
 
     def _all_or_nothing(self, updates: Mapping[Hashable, Callable[[], dict[str, float]]]) -> dict[Any, Any]:
         """Run one update per module, and return the metrics by module. Undo all updates if one fails."""
+        if self.processes is not None:
+            self.processes.check_action(f"update modules {list(updates)}", self)
         metrics: dict[Any, dict[str, float]] = {}
         undo = []
         try:

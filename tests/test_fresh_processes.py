@@ -68,9 +68,10 @@ def test_examples_of_a_page_run_in_a_fresh_process(name: str, tmp_path: Path) ->
 
 # --- programs on pages ------------------------------------------------------------------------------------------------
 
+TORCHRUN = ("python", "-m", "torch.distributed.run")  # the same as torchrun, which may be in another folder
 PROGRAMS = {
     ("docs/how_to/rllib.md", 0): ["python", "program.py"],
-    ("docs/how_to/data_parallel.md", 0): ["torchrun", "--standalone", "--nproc_per_node", "2", "program.py"],
+    ("docs/how_to/data_parallel.md", 0): [*TORCHRUN, "--standalone", "--nproc_per_node", "2", "program.py"],
 }
 OTHER_PROGRAMS = {
     ("docs/format.md", 0): "one line, with a name to fill in",

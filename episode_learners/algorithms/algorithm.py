@@ -20,6 +20,7 @@ from connectors.pipeline import ConnectorPipeline
 from connectors.tensors import NumpyToTensor
 from episode_learners.algorithms.action_checks import check_actions
 from episode_learners.algorithms.flat_optimizer import FlatOptimizer, Snapshot
+from episode_learners.algorithms.learning_processes import LearningProcesses
 from episode_learners.algorithms.minibatches import shuffled
 from episode_learners.algorithms.row_measurements import RowMeasurements
 from episode_learners.algorithms.target_network import TargetNetwork
@@ -65,11 +66,13 @@ class Algorithm(nn.Module, ABC):
         actor: the actor of the policy, if one was given in its place.
 
     Attributes:
+        processes: the processes with which the algorithm learns, set by `data_parallel`; None at first.
         measures_rows: whether updates measure each row of their train batch, for `explain_update`. False at first.
     """
 
     stored_outputs: tuple[str, ...] = ()  # extra model outputs that a replay buffer must store
     extra_columns: tuple[str, ...] = ()  # further columns of the train batch that reach `loss`
+    processes: LearningProcesses | None = None
 
     def __init__(
         self,
@@ -200,7 +203,7 @@ class Algorithm(nn.Module, ABC):
             measurements = self.backward(minibatch, name)
             # the gradient of an infinite loss may be bounded
             if optimizer.knows_norm_before_step and not _are_finite(measurements):
-                if optimizer.reduce is None:
+                if self.processes is None:
                     optimizer.zero_grad()
                     raise _NotFinite
                 optimizer.collect_gradient().fill_(torch.nan)  # so that all processes see it
@@ -226,7 +229,7 @@ class Algorithm(nn.Module, ABC):
         """Take a step of the optimizer named `optimizer` with the accumulated gradients, set these gradients to zero,
         and return their norm in a dict to log.
         """
-        norm = self.optimizers[optimizer].step()
+        norm = self.optimizers[optimizer].step(None if self.processes is None else self.processes.average)
         self._rows.count_step()
         return {"gradient_norm" if len(self.optimizers) == 1 else f"{optimizer}_gradient_norm": norm}
 
@@ -275,12 +278,15 @@ class Algorithm(nn.Module, ABC):
         Raises:
             EpisodeStateError: gradients are switched off.
             InvalidArgument: a metric, such as the loss, is NaN or infinite.
+            StateMismatch: the copies of the algorithm in other processes differ.
         """
         if not torch.is_grad_enabled():
             raise EpisodeStateError(
                 f"{type(self).__name__}: an update inside torch.no_grad() or torch.inference_mode() has no gradients; "
                 "update outside of it"
             )
+        if self.processes is not None:
+            self.processes.check(self)
         checks_gradient_first = (
             num_steps == len(self.optimizers) == 1 and next(iter(self.optimizers.values())).knows_norm_before_step
         )
@@ -288,6 +294,8 @@ class Algorithm(nn.Module, ABC):
         progress, measures = self.get_progress(), self.measures_rows
         try:
             metrics = self.learn(self._rows.begin(batch) if measures else batch)
+            if self.processes is not None:
+                self.processes.check_action("end an update", self)
             if not _are_finite(metrics):
                 raise _NotFinite
             for name, optimizer in self.optimizers.items():

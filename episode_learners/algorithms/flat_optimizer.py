@@ -62,7 +62,6 @@ class FlatOptimizer:
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self.has_moved = True  # with the last step, as far as that is known at once
         self.max_norm = max_norm
-        self.reduce: Callable[[Tensor], object] | None = None  # changes the gradient in place before each step
         self._flatten_parameters()
         self.optimizer = make([self.vector])
         self._move = self.optimizer.move if isinstance(self.optimizer, FlatAdam) else self.optimizer.step
@@ -114,13 +113,16 @@ class FlatOptimizer:
         self.optimizer.state.clear()
         self.optimizer.load_state_dict(state)  # to the device where the parameters are now
 
-    def step(self) -> Tensor:
+    def step(self, reduce: Callable[[Tensor], object] | None = None) -> Tensor:
         """Clip the gradient, update the parameters, set the gradient to zero, and return the norm that the gradient had
         before clipping.
+
+        Args:
+            reduce: function that changes the gradient [P] in place before it is clipped, such as a mean over processes.
         """
         gradient, max_norm = self.collect_gradient(), self.max_norm
-        if self.reduce is not None:
-            self.reduce(gradient)
+        if reduce is not None:
+            reduce(gradient)
         norm = torch.linalg.vector_norm(gradient)
         if not self.knows_norm_before_step:
             if max_norm is not None:

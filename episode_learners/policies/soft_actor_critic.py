@@ -54,7 +54,9 @@ class SACPolicy(Policy):
         generator: torch.Generator | None = None,
     ) -> None:
         if not (is_box(action_space) and np.logical_and(*bounded_parts(action_space)).all()):
-            name, advice = type(self).__name__, "take a policy that has other actions, or give the Box bounds"
+            name, advice = type(self).__name__, "take a policy that has other actions"
+            if is_box(action_space):
+                advice = "give it finite bounds in each dimension, or take a policy that has other actions"
             raise rejected_space(name, action_space, "a Box with finite bounds", advice)
         super().__init__(observation_space, action_space)
         self.distribution = self.squashed = SquashedGaussian(action_space.shape)

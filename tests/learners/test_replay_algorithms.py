@@ -305,8 +305,10 @@ def test_r2d2_without_recorded_states_raises():
 def test_algorithms_reject_policies_of_other_kinds():
     with pytest.raises(InvalidArgument, match="a Discrete action space is allowed"):
         QPolicy(OBSERVATIONS, BOX)
-    with pytest.raises(InvalidArgument, match="finite bounds"):
+    with pytest.raises(InvalidArgument, match="allowed; give it finite bounds in each dimension, or take"):
         SACPolicy(OBSERVATIONS, spaces.Box(-np.inf, np.inf, (1,)))
+    with pytest.raises(InvalidArgument, match="finite bounds is allowed; take a policy that has other actions"):
+        SACPolicy(OBSERVATIONS, TWO)
     with pytest.raises(InvalidArgument, match="QPolicy"):
         DQN(MLPPolicy(OBSERVATIONS, TWO))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import subprocess
 import sys
@@ -13,8 +14,11 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_checks(*arguments: str) -> None:
-    """Run files of this directory with pytest in a new process."""
+    """Run files of this directory with pytest in a new process. The time limit of a test applies to each test of the
+    new process, and not to the sum.
+    """
     pytest.importorskip("ray")
+    faulthandler.cancel_dump_traceback_later()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-W", "default"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": "", "RAY_DISABLE_IMPORT_WARNING": "1"}
     call = [*command, *arguments]
