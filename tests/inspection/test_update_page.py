@@ -80,7 +80,7 @@ class Reader(HTMLParser):
         self.notes: dict[str, str] = {}
         self.marks: dict[str, list[tuple[int, str, str]]] = {}
         self.led: dict[str, list[int]] = {}
-        self._is_marked = False
+        self._is_marked = self._is_plain = False
         self._section, self._text, self._in_note = "", "", False
         self.feed(html)
 
@@ -99,13 +99,19 @@ class Reader(HTMLParser):
             if given.get("class") == "led":
                 self.led.setdefault(self._section, []).append(len(self.tables[self._section][1]) - 1)
         elif tag == "td":
-            self.tables[self._section][1][-1].append(given["data-v"] or "")
-            self._is_marked = "stands" in (given["class"] or "").split()
+            kind = (given.get("class") or "").split()
+            self._is_plain = "data-v" not in given  # the text is the value
+            if not self._is_plain:
+                self.tables[self._section][1][-1].append(given["data-v"] or "")
+            self._is_marked = "stands" in kind
         self._in_note = tag == "p" and "below" in (given.get("class") or "")
 
     def handle_data(self, data: str) -> None:
         if self._in_note:
             self.notes[self._section] = data
+        if self._is_plain:
+            self.tables[self._section][1][-1].append(data)
+            self._is_plain = False
         if self._is_marked:
             names, rows = self.tables[self._section]
             place = len(rows) - 1, names[len(rows[-1]) - 1], data
