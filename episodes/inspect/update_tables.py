@@ -398,8 +398,8 @@ def _group_table(
     limits: Iterable[Limit],
 ) -> str:
     """Return the first `limit` rows of `by(group)` as HTML. Numbers beyond `limits` are marked, unless nearly all rows
-    have them, and those in the columns of `marked` in the rows with its cells. Of episodes and turns, these rows come first,
-    then others with a mark.
+    have them, and those in the columns of `marked` in the rows with its cells. Of episodes and turns, these rows come
+    first, then others with a mark.
     """
     is_of_tokens = TOKEN in explanation.columns
     notes, drawn = [], []
