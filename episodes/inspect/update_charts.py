@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import floor, log10
 
 import numpy as np
@@ -73,7 +74,8 @@ def bars(
     if inside:
         notes.append(f"Dashed: the clip {'limits' if len(inside) > 1 else 'limit'} {' and '.join(inside)}")
     if outside:
-        notes.append(f"No row is near the clip {'limits' if len(outside) > 1 else 'limit'} {' and '.join(outside)}")
+        words = "limits are" if len(outside) > 1 else "limit is"
+        notes.append(f"Outside of the chart, the clip {words} {' and '.join(outside)}")
     far = []
     if inner[0] > edges[0]:
         far.append(f"the first bar reaches to {number(edges[0])}")
@@ -209,13 +211,17 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
 
 
 def tick_texts(values: Sequence[float]) -> list[str]:
-    """Return round numbers as texts that differ, with up to 10 digits if they are close to each other.
+    """Return numbers in order as texts, with 4 digits, or more if they are close to each other.
 
     >>> tick_texts([1.0, 1.0005, 1.001])
     ['1', '1.0005', '1.001']
     """
-    texts = ([number(value, digits) for value in values] for digits in range(4, 11))
-    return next((some for some in texts if len({*some}) == len(some)), [repr(float(value)) for value in values])
+    near = min((b - a for a, b in pairwise(values)), default=float("inf")) / 100
+    for digits in range(4, 17):
+        texts = [number(value, digits) for value in values]
+        if all(abs(float(text) - value) <= near for text, value in zip(texts, values, strict=True)):
+            return texts
+    return [repr(float(value)) for value in values]
 
 
 def _chart(

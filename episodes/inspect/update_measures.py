@@ -29,7 +29,7 @@ NAMES = {
     "kl": "KL",
     "log_ratio": "|log ratio|",
     "logp_gap": "|logp difference|",
-    "value_error": "value minus target",
+    "value_error": "value minus value target",
     "advantage_error": "advantage times error",
 }
 """Names of columns on a page, if they are not those of `UpdateExplanation` with spaces."""
@@ -191,4 +191,4 @@ def text_of(name: str, value: Any) -> str:
 
 def name_of(column: str, is_of_tokens: bool = False) -> str:
     """Return the name of a column on a page, of steps or of tokens."""
-    return "turn" if column == "t" and is_of_tokens else NAMES.get(column, column.replace("_", " "))
+    return "turn" if column in ("t", "time") and is_of_tokens else NAMES.get(column, column.replace("_", " "))

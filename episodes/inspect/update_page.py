@@ -125,7 +125,7 @@ def _nav(numbers: Sequence[int], update: int, query: str, back: str) -> str:
 def _folded(links: Sequence[str]) -> str:
     """Return links as HTML, of which all but the first `MOST_LINKS` are folded."""
     more = links[MOST_LINKS:]
-    rest = f"<details><summary>{len(more)} more</summary>{', '.join(more)}</details>" if more else ""
+    rest = f", <details><summary>{len(more)} more</summary>{', '.join(more)}</details>" if more else ""
     return f"{', '.join(links[:MOST_LINKS])}{rest or '.'}"
 
 
@@ -147,13 +147,17 @@ def _when(run: Path, update: int) -> str:
     return "".join(f", {word}" for word in words)
 
 
+_PLACES = ("step", "num_updates", "run_seconds")  # columns that are no metrics
+
+
 def _logged(run: Path, update: int, module: str) -> dict[str, float]:
     """Return the metrics that a run logged for an update of a module, by name without the module."""
     row = _row_of_csv(run, update)
-    mine = {name.removesuffix(f"/{module}"): value for name, value in row.items() if "/" not in name}
+    mine = {name: value for name, value in row.items() if "/" not in name}
     if module:
-        mine |= {key.removesuffix(f"/{module}"): x for key, x in row.items() if key.endswith(f"/{module}")}
-    return {name: value for name, value in mine.items() if name not in ("step", "num_updates", "run_seconds")}
+        for end in (f"/{module}", f"/module/{module}"):
+            mine |= {name.removesuffix(end): value for name, value in row.items() if name.endswith(end)}
+    return {name: value for name, value in mine.items() if "/" not in name and name not in _PLACES}
 
 
 def _settings(run: Path, module: str) -> dict[str, float]:

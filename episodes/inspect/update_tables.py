@@ -195,7 +195,7 @@ def body_of(
         title = {"time": "time in all episodes", "turn": "episode and turn"}.get(group, group)
         kind = {"time": "time range"}.get(group, group)
         if is_of_tokens and group == "time":
-            title, kind = "turn in all episodes", "range of turn"
+            title, kind = "turn in all episodes", "turn range"
         (opened if is_open else folded).append(
             f'<section id="{prefix}{name}"><details{" open" * is_open}><summary><h2>By {title}</h2> '
             f"{counted(len(rows), kind)}</summary>{table}</details></section>"
@@ -375,7 +375,7 @@ def _accused(
             if group == "steps" or (group == WORKER and WORKER not in explanation.columns):
                 continue
             is_in = rows_beyond(explanation, table, one)
-            if 0 < is_in.mean() <= NEARLY_ALL:
+            if 0 < is_in.sum() <= NEARLY_ALL * len(is_in):
                 names = _names(explanation.columns[group][is_in]) if group in ("agent", WORKER) else []
                 kind = group if len(names) == 1 else f"{group}s"
                 return is_in, f"rows of {kind} {', '.join(names)}".rstrip() + f" with {one.words}"
