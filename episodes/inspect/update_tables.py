@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["body_of", "page_of"]
 
+TABLES = ("by-time", "by-agent", "by-turn", "by-worker", "by-episode")
 SCRIPTS = ("condition.js", "update.js")
 MEANINGS = {
     "episode": "id of the episode; the whole id is shown when pointing at it",
@@ -173,25 +174,28 @@ def body_of(
         logged: metrics that the run logged for the update, by name.
         decode: function from a list of token ids to text.
         unfolded: names of tables of groups that are unfolded at first, such as "by-time".
-        limits: limits of the findings that the update shows. Rows beyond them are marked, tables in which some rows
-            are beyond them are unfolded, and the steps are sorted by the first one.
+        limits: limits of the findings that the update shows. Rows beyond them are marked, and the steps are sorted by
+            the first one. If only tables of episodes or turns are in `unfolded`, those of times, agents and workers in
+            which some rows are beyond a limit, and others are not, are unfolded, too.
         prefix: of the ids of the sections, if a page has several updates.
     """
     is_of_tokens = TOKEN in explanation.columns
     usual = [one for one in usual_limits(is_of_tokens) if all(one.measure != other.measure for other in limits)]
     opened, folded = [], []
+    is_shared = {name: name in ("by-time", "by-agent", "by-worker") for name in TABLES}
     shown: dict[str, None] = {}
-    for group in ("time", "agent", "turn", "worker", "episode"):
+    for name in TABLES:
+        group = name.removeprefix("by-")
         if (group == "turn" and not is_of_tokens) or (group == WORKER and WORKER not in explanation.columns):
             continue
         rows = explanation.by(group)
         if len(rows) < 2 and group != "episode":
             continue
-        name = f"by-{group}"
         marked = [(cells, names) for table, cells, names in marks if table == name]
         table = _group_table(explanation, group, rows, address, limit, marked, [*limits, *usual])
         beyond = sum(any(one.passed_by(one.number_of(row)) for one in _of_table(limits, name)) for row in rows)
-        is_open = name in unfolded or (group in ("time", "agent", WORKER) and 0 < beyond <= NEARLY_ALL * len(rows))
+        has_contrast = is_shared[name] and 0 < beyond <= NEARLY_ALL * len(rows)
+        is_open = name in unfolded or (has_contrast and not any(is_shared.get(other) for other in unfolded))
         title = {"time": "time in all episodes", "turn": "episode and turn"}.get(group, group)
         kind = {"time": "time range"}.get(group, group)
         if is_of_tokens and group == "time":
@@ -489,10 +493,11 @@ def table_html(
         hidden: columns that only filters know.
     """
     num = len(links)
-    names = sorted(columns, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
+    marked = {name for _, name in marks}
+    first = [*_FIRST[:-1], *sorted(marked - {*_FIRST}, key=[*columns].index), _FIRST[-1]]
+    names = sorted(columns, key=lambda name: first.index(name) if name in first else len(first))
     texts = {name: [_text(name, value) for value in columns[name]] for name in names}
     absent = [name for name in names if num and all(text == _MISSING for text in texts[name])]
-    marked = {name for _, name in marks}
     is_kept = {*_ALWAYS, *marked, *(order or ())}
     same, equal, rare = [], {}, []
     for name in names:

@@ -614,3 +614,24 @@ def test_next_update_keeps_place_filter_and_order(tab: Tab, tmp_path: Path) -> N
         assert (page.locator("#steps output").inner_text(), page.locator("#steps tbody").inner_text()) == kept
         assert page.locator("#by-worker table").is_visible()
     assert page.evaluate("document.querySelector('nav').getBoundingClientRect().top") == 0  # stays in sight
+
+
+@pytest.mark.parametrize(
+    ("unfolded", "expected"),
+    [((), {"by-worker"}), (("by-episode",), {"by-worker", "by-episode"}), (("by-time",), {"by-time"})],
+)
+def test_tables_that_show_a_contrast_are_unfolded(unfolded: tuple[str, ...], expected: set[str]) -> None:
+    """Those of workers and times, unless the table of a finding is one of them."""
+    columns = dict(example().columns)
+    columns["first_ratio"] = np.where(columns["worker"] == 2, 1.2, 1.0)
+    columns["first_gradient_step"], columns["t"] = np.zeros(60), np.repeat([0, 1, 2], 20)
+    explanation = UpdateExplanation(1, "", columns)
+    html = body_of(explanation, limits=[Limit("ratio_distance", 0.003)], unfolded=unfolded)
+    assert {*re.findall(r'<section id="([^"]*)"><details open>', html)} == expected
+    reader = Reader(html)
+    names, rows = reader.tables["by-worker"]
+    assert [(rows[n][0], name) for n, name, _ in reader.marks["by-worker"]] == [("2.0", "ratio_distance")]
+    assert names[:3] == ["worker", "steps", "ratio_distance"]
+    assert "Marked: mean |log ratio| above 0.003, in 1 of 3 rows." in html
+    assert "by-time" not in reader.marks
+    assert "Not marked, since in 3 of 3 rows: mean |log ratio| above 0.003." in html

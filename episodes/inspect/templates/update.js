@@ -69,8 +69,8 @@ function prepare(box) {
       words ??= rows.map((row) => [...row.cells].map((one) => `${one.textContent} ${one.dataset.v ?? ""}`).join(" ").toLowerCase());
       matches = (i) => words[i].includes(text.toLowerCase());
     }
-    remember(`${id}.filter`, text);
     draw();
+    remember(`${id}.filter`, text);
   }
 
   function sort(k, way) {
@@ -89,8 +89,8 @@ function prepare(box) {
   heads.forEach((head, k) => head.firstElementChild.addEventListener("click", () => {
     const before = head.getAttribute("aria-sort"), ascending = before === "none" ? isText[k] : before === "descending";
     const way = ascending ? "ascending" : "descending";
-    remember(`${id}.sort`, `${head.dataset.name} ${way}`);
     sort(k, way);
+    remember(`${id}.sort`, `${head.dataset.name} ${way}`);
   }));
   tools.hidden = rows.length <= FEW / 4;
   input.addEventListener("input", () => search(input.value.trim()));
@@ -136,8 +136,6 @@ function unfold() {
   findings.forEach((one) => one.classList.toggle("led", findings.length > 1 && one.dataset.table === name));
   if (!fold) return;
   fold.open = true;
-  const wide = section.querySelector(".wide"), cell = section.querySelector("tr.led td.stands");
-  if (cell && cell.cellIndex > 0) wide.scrollLeft += cell.getBoundingClientRect().right - wide.getBoundingClientRect().right + 2;
   const told = findings.find((one) => one.dataset.table === name);
   const isNear = told && section.getBoundingClientRect().top - told.getBoundingClientRect().top < 0.6 * innerHeight;
   (isNear ? told : section).scrollIntoView();
