@@ -165,6 +165,37 @@ def cells(
     return _chart(title, counted(len(x), "row"), "".join(parts), (low, high), (low, high), note, key)
 
 
+def means(title: str, numbers: np.ndarray, values: np.ndarray, column: str, note: str) -> Markup:
+    """Return a chart with the mean of the values that are not negative, [n], of each whole number in another column,
+    [n], or "" if there is one number or none. Rows without finite values are left out.
+
+    Args:
+        title: name of the chart.
+        numbers: the whole numbers.
+        values: the values.
+        column: name of the whole numbers for the filters that the bars stand for.
+        note: text below the chart.
+    """
+    known = np.isfinite(numbers) & np.isfinite(values)
+    places, of_row = np.unique(numbers[known].astype(np.int64), return_inverse=True)
+    if len(places) < 2:
+        return Markup("")
+    counts = np.bincount(of_row)
+    sizes = np.bincount(of_row, values[known]) / counts
+    low, high, most = float(places[0]) - 0.5, float(places[-1]) + 0.5, float(sizes.max()) or 1.0
+    xs = _places(places - 0.5, low, high)
+    wide = max((RIGHT - LEFT) / (high - low) - 1, 0.6)
+    parts = []
+    for x, place, size, count in zip(xs, places.tolist(), sizes.tolist(), counts.tolist(), strict=True):
+        tall = (BOTTOM - TOP) * size / most
+        parts.append(
+            f'<g data-count="{count}" data-mean="{size!r}" data-test="{column} == {place}">'
+            f"<title>{place}: mean {number(size)} of {counted(count, 'row')}</title>"
+            f'<rect class="bar" x="{x:.1f}" y="{BOTTOM - tall:.1f}" width="{wide:.1f}" height="{tall:.1f}"/></g>'
+        )
+    return _chart(title, counted(int(counts.sum()), "row"), "".join(parts), (low, high), (0.0, most), note)
+
+
 def shares(title: str, values: np.ndarray) -> Markup:
     """Return a chart of how much of the loss the first rows have together.
 

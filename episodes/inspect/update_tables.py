@@ -18,6 +18,7 @@ from episodes.inspect.conversation import Decode
 from episodes.inspect.formatting import brief_id, clipped, counted, number, page_id
 from episodes.inspect.html import template_file, templates
 from episodes.inspect.update_measures import (
+    LIMITS,
     STEP_MEASURES,
     TOKEN,
     WORKER,
@@ -349,6 +350,14 @@ def _charts(
                 name_of(name).capitalize(), counts, edges, marked, clip * (name == "ratio"), note, words, column=name
             )
         )
+    if {"first_ratio", "first_gradient_step"} <= columns.keys():
+        ratios = np.clip(columns["first_ratio"], LIMITS.tiny, LIMITS.max)
+        steps, note = (
+            columns["first_gradient_step"],
+            "Right: gradient step at which rows were first used. Up: their mean",
+        )
+        title = "|log first ratio| by gradient step"
+        parts.append(charts.means(title, steps, np.abs(np.log(ratios)), "first_gradient_step", note))
     if explanation.value_errors is not None:
         names = ("value", "value target"), ("first_value", "value_target")
         values, targets = columns["first_value"], columns["value_target"]

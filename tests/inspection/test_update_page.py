@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -191,6 +192,13 @@ def test_charts_have_each_row_once(explanation: UpdateExplanation) -> None:
     x, y = explanation.columns["first_value"], explanation.columns["value_target"]
     cells = [int(n) for n in re.findall(r'data-count="(\d+)"', charts.cells("", "x", "y", x, y))]
     assert sum(cells) == (np.isfinite(x) & np.isfinite(y)).sum()
+    steps, sizes = explanation.columns["first_gradient_step"], np.abs(explanation.columns["advantage"])
+    is_known = np.isfinite(sizes)
+    drawn = charts.means("", steps, sizes, "first_gradient_step", "")
+    bars = re.findall(r'data-mean="(.*?)" data-test="first_gradient_step == (\d+)"', drawn)
+    assert len(bars) == (len({*steps[is_known]}) if len({*steps[is_known]}) > 1 else 0)
+    for value, step in bars:
+        assert float(value) == pytest.approx(sizes[is_known & (steps == float(step))].mean())
     drawn = charts.shares("", explanation.columns["share"])
     if explanation.columns["share"].sum() > 0:
         half = int(re.findall(r'data-half="(\d+)"', drawn)[0])
@@ -520,6 +528,8 @@ def test_each_number_of_a_finding_has_a_column_of_steps() -> None:
 def test_filters_know_the_names_of_the_page(tab: Tab, tmp_path: Path) -> None:
     """Each name is known as it is shown, in quotes, with underscores, and as the column is called."""
     explanation = example()
+    agents = np.array(["value", "it's", "</script>"] * 20, object)
+    explanation = replace(explanation, columns={**explanation.columns, "agent": agents})
     path = tmp_path / "update.html"
     path.write_text(page_of("Update 1", body_of(explanation)), encoding="utf-8")
     page = tab.open(path.as_uri())
@@ -561,6 +571,9 @@ def test_filters_know_the_names_of_the_page(tab: Tab, tmp_path: Path) -> None:
             ((explanation.columns["share"] > 0.02) | (explanation.columns["t"] % 2 == 0)).sum()
         ),
         "episode = 5": 0,
+        "agent == value": 20,
+        "agent != 'value'": 40,
+        'agent = "it\'s"': 20,
     }.items():
         field.fill(text)
         assert output.inner_text() == f"{count} of 60 rows", text

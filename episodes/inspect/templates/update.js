@@ -17,15 +17,20 @@ function readable(text, names, texts) {
   const known = Object.entries(names).flatMap(([name, shown]) => [[shown.toLowerCase().replaceAll("_", " "), name], [name.replaceAll("_", " "), name]]);
   const byText = new Map(known.reverse()), all = [...byText.keys()].sort((a, b) => b.length - a.length).map(escaped).join("|");
   const column = (found) => byText.get(found.toLowerCase().replaceAll("_", " "));
-  text = text.replace(new RegExp(`${TEXTS}|(?<![\\w|])(?:${all})(?![\\w|])`, "gi"), (found) => column(found.replace(/^['"]|['"]$/g, "")) ?? found);
-  text = text.replace(new RegExp(`${TEXTS}|(?<![<>=!])=(?!=)`, "g"), (found) => (found === "=" ? "==" : found));
-  text = text.replace(new RegExp(`${TEXTS}|([\\d.]+)\\s*%(?=\\s*(?:$|[)<>=!]|and\\b|or\\b))`, "g"), (found, percent) => (percent ? String(percent / 100) : found));
-  return text.replace(/\b([A-Za-z_]\w*)\s*([=!]=)\s*('[^']*'|"[^"]*"|[\w.-]+)/g, (found, name, sign, value) => {
+  const named = `(?<![\\w|])(?:${all})(?![\\w|])`;
+  text = text.replace(new RegExp(`(${named})\\s*(==?|!=)\\s*(${TEXTS}|[\\w.-]+)`, "gi"), (found, shown, sign, value) => {
+    const name = column(shown);
     if (!texts[name]) return found;
     const plain = value.replace(/^(['"])(.*)\1$/, "$2"), same = texts[name](plain), quoted = same.length ? same : [plain];
     const any = quoted.map((one) => `${name} == ${one.includes("'") ? `"${one}"` : `'${one}'`}`).join(" or ");
-    return sign === "==" ? `(${any})` : `(not (${any}))`;
+    return sign === "!=" ? `(not (${any}))` : `(${any})`;
   });
+  text = text.replace(new RegExp(`${TEXTS}|${named}`, "gi"), (found, at, whole) => {
+    if (!/^['"]/.test(found)) return column(found);
+    return (/=\s*$/.test(whole.slice(0, at)) ? null : column(found.slice(1, -1))) ?? found; // a text is compared with
+  });
+  text = text.replace(new RegExp(`${TEXTS}|(?<![<>=!])=(?!=)`, "g"), (found) => (found === "=" ? "==" : found));
+  return text.replace(new RegExp(`${TEXTS}|([\\d.]+)\\s*%(?=\\s*(?:$|[)<>=!]|and\\b|or\\b))`, "g"), (found, percent) => (percent ? String(percent / 100) : found));
 }
 
 function prepare(box) {
