@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import floor, log10
 
 import numpy as np
@@ -22,6 +23,8 @@ def bars(
     marked: np.ndarray | None = None,
     limits: Sequence[float] = (),
     note: str = "",
+    whose: str = "",
+    column: str = "",
 ) -> Markup:
     """Return a histogram as a chart.
 
@@ -32,6 +35,8 @@ def bars(
         marked: how many of the rows in each bin are drawn in another colour, int [n].
         limits: values with a dashed line.
         note: text below the chart.
+        whose: what the marked rows are, as text.
+        column: name of the values for the filters that the bars stand for; "" if they stand for none.
     """
     if not len(counts):
         return Markup("")
@@ -45,34 +50,75 @@ def bars(
     for i, count in enumerate(counts.tolist()):
         words = f"{number(edges[i])} to {number(edges[i + 1])}: {counted(count, 'row')}"
         part = int(marked[i]) if marked is not None else 0
-        words += f", {part:,} clipped" * bool(part)
+        words += f", {part:,} of them marked" * bool(part)
         shapes = ""
-        for name, size in (("bar", count), ("bar clip", part)):
+        for name, size in (("bar", count), ("bar marked", part)):
             if size:
                 bottom, top = BOTTOM, min(BOTTOM - (BOTTOM - TOP) * size / most, BOTTOM - 1)
                 wide = max(xs[i + 1] - xs[i] - 0.6, 0.6)
                 place = f'x="{xs[i]:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{bottom - top:.1f}"'
                 shapes += f'<rect class="{name}" {place}/>'
-        parts.append(f'<g data-count="{count}" data-marked="{part}"><title>{words}</title>{shapes}</g>')
+        test = _between(column, edges, i) if column and count else ""
+        parts.append(f'<g data-count="{count}" data-marked="{part}"{test}><title>{words}</title>{shapes}</g>')
+    outside = []
     for value in limits:
         if low <= value <= high:
             x = _places(np.array([value]), low, high)[0]
             parts.append(f'<path class="limit" d="M{x:.1f} {TOP}V{BOTTOM}"><title>{number(value)}</title></path>')
+        else:
+            outside.append(number(value))
     if low < 0 < high:
         parts.append(f'<path class="zero" d="M{_places(np.zeros(1), low, high)[0]:.1f} {TOP}V{BOTTOM}"/>')
+    inside = [number(value) for value in limits if low <= value <= high]
+    notes = [note]
+    if inside:
+        notes.append(f"Dashed: the clip {'limits' if len(inside) > 1 else 'limit'} {' and '.join(inside)}")
+    if outside:
+        words = "limits are" if len(outside) > 1 else "limit is"
+        notes.append(f"Outside of the chart, the clip {words} {' and '.join(outside)}")
     far = []
     if inner[0] > edges[0]:
         far.append(f"the first bar reaches to {number(edges[0])}")
     if inner[-1] < edges[-1]:
         far.append(f"the last bar reaches to {number(edges[-1])}")
+    notes += ["Up: rows", " and ".join(far).capitalize()]
     total = int(counts.sum())
-    note = ". ".join(filter(None, [note, "Up: rows", " and ".join(far).capitalize()]))
-    return _chart(title, counted(total, "row"), "".join(parts), (low, high), (0.0, float(most)), note)
+    key = whose if marked is not None and marked.any() else ""
+    note = ". ".join(filter(None, notes))
+    return _chart(title, counted(total, "row"), "".join(parts), (low, high), (0.0, float(most)), note, key)
 
 
-def cells(title: str, x_name: str, y_name: str, x: np.ndarray, y: np.ndarray, note: str = "") -> Markup:
+def _between(column: str, edges: np.ndarray, i: int) -> str:
+    """Return the attribute with the filter of the rows in a bin of a column. Only the last bin has its upper edge."""
+    low, high = (repr(float(edge)) for edge in edges[i : i + 2])
+    sign = "&lt;=" if i + 2 == len(edges) else "&lt;"
+    return f' data-test="{column} &gt;= {low} and {column} {sign} {high}"'
+
+
+def cells(
+    title: str,
+    x_name: str,
+    y_name: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    note: str = "",
+    marked: np.ndarray | None = None,
+    whose: str = "",
+    columns: tuple[str, str] | None = None,
+) -> Markup:
     """Return a chart of two columns [n] with the same unit, as rectangles whose areas are numbers of rows, and a line
-    where both are equal. Rows without finite values are left out. `note` is the beginning of the text below the chart.
+    where both are equal. Rows without finite values are left out.
+
+    Args:
+        title: name of the chart.
+        x_name: name of the first column.
+        y_name: name of the second column.
+        x: values of the first column.
+        y: values of the second column.
+        note: beginning of the text below the chart.
+        marked: whether a row is drawn in another colour, bool [n].
+        whose: what the marked rows are, as text.
+        columns: names of both columns for the filters that the rectangles stand for.
     """
     known = np.isfinite(x) & np.isfinite(y)
     x, y = x[known].astype(np.float64), y[known].astype(np.float64)
@@ -83,23 +129,71 @@ def cells(title: str, x_name: str, y_name: str, x: np.ndarray, y: np.ndarray, no
         low, high = low - 0.5, high + 0.5
     edges = np.linspace(low, high, NUM_CELLS + 1)
     counts = np.histogram2d(x, y, [edges, edges])[0].astype(np.int64)
+    of_marked = np.zeros_like(counts)
+    if marked is not None:
+        is_in = marked[known]
+        of_marked = np.histogram2d(x[is_in], y[is_in], [edges, edges])[0].astype(np.int64)
     most = counts.max()
     wide, tall = (RIGHT - LEFT) / NUM_CELLS, (BOTTOM - TOP) / NUM_CELLS
     parts = [f'<path class="zero" d="M{LEFT} {BOTTOM}L{RIGHT} {TOP}"/>']
     for i, j in np.argwhere(counts).tolist():
-        size = np.sqrt(counts[i, j] / most)
-        w, h = max(wide * size, 2.0), max(tall * size, 2.0)
         words = (
             f"{x_name} {number(edges[i])} to {number(edges[i + 1])}, {y_name} {number(edges[j])} to "
             f"{number(edges[j + 1])}: {counted(int(counts[i, j]), 'row')}"
         )
+        words += f", {of_marked[i, j]:,} of them marked" * bool(of_marked[i, j])
+        shapes = ""
+        for name, count in (("bar", counts[i, j]), ("bar marked", of_marked[i, j])):
+            if count:
+                size = np.sqrt(count / most)
+                w, h = max(wide * size, 2.0), max(tall * size, 2.0)
+                shapes += (
+                    f'<rect class="{name}" x="{LEFT + (i + 0.5) * wide - w / 2:.1f}" '
+                    f'y="{BOTTOM - (j + 0.5) * tall - h / 2:.1f}" width="{w:.1f}" height="{h:.1f}"/>'
+                )
+        test = ""
+        if columns is not None:
+            test = f"{_between(columns[0], edges, i)[:-1]} and {_between(columns[1], edges, j)[12:]}"
         parts.append(
-            f'<rect class="bar" data-count="{counts[i, j]}" x="{LEFT + (i + 0.5) * wide - w / 2:.1f}" '
-            f'y="{BOTTOM - (j + 0.5) * tall - h / 2:.1f}" width="{w:.1f}" height="{h:.1f}">'
-            f"<title>{escape(words)}</title></rect>"
+            f'<g data-count="{counts[i, j]}" data-marked="{of_marked[i, j]}"{test}><title>{escape(words)}</title>'
+            f"{shapes}</g>"
         )
-    note += f"Right: {x_name}. Up: {y_name}. The line is where both are equal"
-    return _chart(title, counted(len(x), "row"), "".join(parts), (low, high), (low, high), note)
+    notes = [note, f"Right: {x_name}. Up: {y_name}. The line is where both are equal"]
+    notes.append(f"The largest area is {counted(int(most), 'row')}")
+    note = ". ".join(filter(None, notes))
+    key = whose if of_marked.any() else ""
+    return _chart(title, counted(len(x), "row"), "".join(parts), (low, high), (low, high), note, key)
+
+
+def means(title: str, numbers: np.ndarray, values: np.ndarray, column: str, note: str) -> Markup:
+    """Return a chart with the mean of the values that are not negative, [n], of each whole number in another column,
+    [n], or "" if there is one number or none. Rows without finite values are left out.
+
+    Args:
+        title: name of the chart.
+        numbers: the whole numbers.
+        values: the values.
+        column: name of the whole numbers for the filters that the bars stand for.
+        note: text below the chart.
+    """
+    known = np.isfinite(numbers) & np.isfinite(values)
+    places, of_row = np.unique(numbers[known].astype(np.int64), return_inverse=True)
+    if len(places) < 2:
+        return Markup("")
+    counts = np.bincount(of_row)
+    sizes = np.bincount(of_row, values[known]) / counts
+    low, high, most = float(places[0]) - 0.5, float(places[-1]) + 0.5, float(sizes.max()) or 1.0
+    xs = _places(places - 0.5, low, high)
+    wide = max((RIGHT - LEFT) / (high - low) - 1, 0.6)
+    parts = []
+    for x, place, size, count in zip(xs, places.tolist(), sizes.tolist(), counts.tolist(), strict=True):
+        tall = (BOTTOM - TOP) * size / most
+        parts.append(
+            f'<g data-count="{count}" data-mean="{size!r}" data-test="{column} == {place}">'
+            f"<title>{place}: mean {number(size)} of {counted(count, 'row')}</title>"
+            f'<rect class="bar" x="{x:.1f}" y="{BOTTOM - tall:.1f}" width="{wide:.1f}" height="{tall:.1f}"/></g>'
+        )
+    return _chart(title, counted(int(counts.sum()), "row"), "".join(parts), (low, high), (0.0, most), note)
 
 
 def shares(title: str, values: np.ndarray) -> Markup:
@@ -147,26 +241,47 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
     return [n * step for n in range(first, last + 1)]
 
 
+def tick_texts(values: Sequence[float]) -> list[str]:
+    """Return numbers in order as texts, with 4 digits, or more if they are close to each other.
+
+    >>> tick_texts([1.0, 1.0005, 1.001])
+    ['1', '1.0005', '1.001']
+    """
+    near = min((b - a for a, b in pairwise(values)), default=float("inf")) / 100
+    for digits in range(4, 17):
+        texts = [number(value, digits) for value in values]
+        if all(abs(float(text) - value) <= near for text, value in zip(texts, values, strict=True)):
+            return texts
+    return [repr(float(value)) for value in values]
+
+
 def _chart(
-    title: str, extent: str, drawn: str, x_range: tuple[float, float], y_range: tuple[float, float], note: str
+    title: str,
+    extent: str,
+    drawn: str,
+    x_range: tuple[float, float],
+    y_range: tuple[float, float],
+    note: str,
+    key: str = "",
 ) -> Markup:
-    """Return a chart with axes as HTML, given its content as SVG."""
+    """Return a chart with axes as HTML, given its content as SVG. `key` tells what the second colour is."""
     axes = [f'<path class="axis" d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}"/>']
-    for value in ticks(*x_range):
+    values = ticks(*x_range)
+    for value, text in zip(values, tick_texts(values), strict=True):
         x = _places(np.array([value]), *x_range)[0]
-        axes.append(
-            f'<path class="axis" d="M{x:.1f} {BOTTOM}v4"/><text x="{x:.1f}" y="{BOTTOM + 16}">{number(value)}</text>'
-        )
+        axes.append(f'<path class="axis" d="M{x:.1f} {BOTTOM}v4"/><text x="{x:.1f}" y="{BOTTOM + 16}">{text}</text>')
     low, high = y_range
-    for value in ticks(low, high, 3):
+    values = ticks(low, high, 3)
+    for value, text in zip(values, tick_texts(values), strict=True):
         y = BOTTOM - (BOTTOM - TOP) * (value / 2 - low / 2) / (high / 2 - low / 2)
         axes.append(
-            f'<path class="axis" d="M{LEFT} {y:.1f}h-4"/>'
-            f'<text class="up" x="{LEFT - 7}" y="{y + 4:.1f}">{number(value)}</text>'
+            f'<path class="axis" d="M{LEFT} {y:.1f}h-4"/><text class="up" x="{LEFT - 7}" y="{y + 4:.1f}">{text}</text>'
         )
     words = f"{title}: {extent}. {note}"
+    is_set = 'tabindex="0" role="group"' if "data-test" in drawn else 'role="img"'
+    marked = f'<p class="key"><i></i>{escape(key)}</p>' if key else ""
     return Markup(
         f'<figure class="chart"><h2>{escape(title)} <span>{escape(extent)}</span></h2>'
-        f'<svg viewBox="0 0 260 150" role="img" aria-label="{escape(words)}">{"".join(axes)}{drawn}</svg>'
-        f"<figcaption>{escape(note)}{'.' * bool(note)}</figcaption></figure>"
+        f'<svg viewBox="0 0 260 150" {is_set} aria-label="{escape(words)}">{"".join(axes)}{drawn}</svg>'
+        f"<output></output>{marked}<figcaption>{escape(note)}{'.' * bool(note)}</figcaption></figure>"
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,10 @@ NAMES = {
     "token_id": "token",
     "group": "siblings",
     "kl": "KL",
+    "log_ratio": "|log ratio|",
+    "logp_gap": "|logp difference|",
+    "value_error": "value minus value target",
+    "advantage_error": "advantage times error",
 }
 """Names of columns on a page, if they are not those of `UpdateExplanation` with spaces."""
 
@@ -86,17 +91,78 @@ FAR_OF_TOKENS = 0.1  # of a language model, whose sampler rounds otherwise than 
 AGREES = -0.3  # lowest correlation of advantages with value target minus value that is no sign of a defect
 
 
-def stands_out(name: str, value: Any, is_of_tokens: bool = False) -> bool:
-    """Return True for a summary of a group, such as "ratio_distance", that runs without defects do not have.
+STEP_MEASURES = {
+    "ratio_distance": "log_ratio",
+    "logp_distance": "logp_gap",
+    "first_value - value_target": "value_error",
+    "advantage_agreement": "advantage_error",
+}
+"""Columns of steps that tell which steps have a number of a group, by that number."""
 
-    Args:
-        name: name of the column.
-        value: the number.
-        is_of_tokens: whether the rows are tokens, for which samplers and trainers round otherwise.
+
+def step_measures(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return those columns of `STEP_MEASURES` that can be computed from the columns of steps, [n] each: |log ratio| of
+    rows of the first gradient step, |logp difference|, value minus value target, and advantage times (value target
+    minus value), which is negative if the advantage has the wrong sign.
     """
-    if name == "advantage_agreement":
-        return bool(value < AGREES)
-    return name in ("ratio_distance", "logp_distance") and bool(value > (FAR_OF_TOKENS if is_of_tokens else FAR))
+    result = {}
+    if "first_ratio" in columns:
+        result["log_ratio"] = ratio_distances(columns)
+    if "first_logp_difference" in columns:
+        result["logp_gap"] = np.abs(columns["first_logp_difference"])
+    if {"first_value", "value_target"} <= columns.keys():
+        with np.errstate(all="ignore"):  # of infinities
+            result["value_error"] = columns["first_value"] - columns["value_target"]
+            if "advantage" in columns:
+                result["advantage_error"] = -columns["advantage"] * result["value_error"]
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Limit of a number of groups, beyond which a group shows a finding.
+
+    Attributes:
+        measure: the number, or the difference of two, such as "first_value - value_target".
+        value: the limit.
+        is_least: whether numbers below the limit show it, and not those above.
+        meaning: where the limit comes from, as text.
+        tables: names of the tables whose rows are compared, such as "by-time"; all of them if empty.
+    """
+
+    measure: str
+    value: float
+    is_least: bool = False
+    meaning: str = ""
+    tables: Sequence[str] = ()
+
+    def passed_by(self, number: float) -> bool:
+        """Return True if a number is beyond the limit."""
+        return bool(number < self.value if self.is_least else number > self.value)
+
+    def number_of(self, row: Mapping[str, Any]) -> float:
+        """Return the number of a row of `UpdateExplanation.by`, NaN if it has none."""
+        first, *others = (float(row.get(name, np.nan)) for name in self.columns)
+        return first - sum(others)
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns of a table with the number."""
+        return self.measure.split(" - ")
+
+    @property
+    def words(self) -> str:
+        """The limit as text, such as "mean |log ratio| above 0.003"."""
+        names = " minus ".join(map(name_of, self.columns))
+        return f"{names} {'below' if self.is_least else 'above'} {text_of(self.measure, self.value)}{self.meaning}"
+
+
+def usual_limits(is_of_tokens: bool) -> list[Limit]:
+    """Return the limits that groups of runs without defects keep, of steps or of tokens, for which samplers and
+    trainers round otherwise.
+    """
+    distance = Limit("logp_distance", FAR_OF_TOKENS) if is_of_tokens else Limit("ratio_distance", FAR)
+    return [distance, Limit("advantage_agreement", AGREES, True)]
 
 
 def mean(column: np.ndarray) -> float:
@@ -125,4 +191,4 @@ def text_of(name: str, value: Any) -> str:
 
 def name_of(column: str, is_of_tokens: bool = False) -> str:
     """Return the name of a column on a page, of steps or of tokens."""
-    return "turn" if column == "t" and is_of_tokens else NAMES.get(column, column.replace("_", " "))
+    return "turn" if column in ("t", "time") and is_of_tokens else NAMES.get(column, column.replace("_", " "))

@@ -9,21 +9,23 @@ from math import isfinite
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
+import numpy as np
+
 from episodes.inspect.conversation import Decode
 from episodes.inspect.formatting import brief_id, clipped, counted, number
 from episodes.inspect.run_findings import RunFinding
 from episodes.inspect.run_findings_page import course_html
 from episodes.inspect.training_page import CSVFile
-from episodes.inspect.update_explanation import chunks_by_id, explain_update, stored_episodes
-from episodes.inspect.update_measures import AGREES, FAR
-from episodes.inspect.update_tables import Address, body_of, link_to, page_of
+from episodes.inspect.update_explanation import UpdateExplanation, chunks_by_id, explain_update, stored_episodes
+from episodes.inspect.update_measures import AGREES, FAR, STEP_MEASURES, Limit, name_of, step_measures, text_of
+from episodes.inspect.update_tables import Address, body_of, link_to, page_of, rows_beyond
 from episodes.storage.ledger import LedgerReader
 from episodes.storage.runs import is_run, read_run
 
 __all__ = ["update_page"]
 
-MOST_STEPS = 200  # of an update on its page
-MOST_LINKS = 8  # to stored episodes, above the steps
+MOST_STEPS = 5000  # of an update on its page, beside those of episodes that are stored or show a finding
+MOST_LINKS = 8  # to stored episodes, above the steps; others are folded
 WEAK = 0.25  # of the largest value of a finding, below which an update does not show it
 
 
@@ -64,9 +66,6 @@ def update_page(
         for one in [*findings, *getattr(findings, "notes", ())]
         if one.update is not None and one.module == explanation.module
     ]
-    found = "".join(_finding(one, explanation.update, query) for one in here) or (
-        "<p class=note>Nothing stands out in the updates of this run.</p>"
-    )
     ids = set(explanation.columns["episode"].tolist()) - {None}
     stored = sorted(ids & set(sets))
 
@@ -74,27 +73,32 @@ def update_page(
         return address(sets[id_]) if id_ in sets else ""
 
     if stored:
-        links = ", ".join(
+        links = [
             f'<a href="{escape(str(link_to(explanation, page, id_)))}" title="{escape(clipped(id_))}">'
             f"{escape(brief_id(id_))}</a>"
-            for id_ in stored[:MOST_LINKS]
-        )
-        more = ", ..." * (len(stored) > MOST_LINKS)
-        note = f"The run stored {len(stored)} of the {counted(len(ids), 'episode')} of this update: {links}{more}."
+            for id_ in stored
+        ]
+        note = f"The run stored {len(stored)} of the {counted(len(ids), 'episode')} of this update: {_folded(links)}"
     else:
         advice = "" if sets else "; train with --keep-episodes 5/h"
         note = f"The run stored none of the episodes of this update, so no row is a link{advice}."
-    marks = [mark for one in here if (mark := one.mark_in(explanation.update)) is not None]
+    shown = [one for one in here if shows(one, explanation.update)]
+    limits = [limit for one in shown if (limit := limit_of(one)) is not None]
+    found = "".join(_finding(one, explanation, query, page) for one in here) or (
+        "<p class=note>Nothing stands out in the updates of this run.</p>"
+    )
     body = body_of(
         explanation,
         page,
         MOST_STEPS,
-        marks,
+        [mark for one in here if (mark := one.mark_in(explanation.update)) is not None],
         found=f'<div id="found">{found}</div>',
         note=note,
         settings=_settings(run, explanation.module),
+        logged=_logged(run, explanation.update, explanation.module),
         decode=decode,
-        unfolded=[one.table for one in here if shows(one, explanation.update)],
+        unfolded=[one.table for one in shown],
+        limits=limits,
     )
     about = f"run {run.name}" + _when(run, explanation.update)
     return page_of(explanation.title, body, about, _nav(numbers, explanation.update, query, back))
@@ -104,31 +108,56 @@ def _nav(numbers: Sequence[int], update: int, query: str, back: str) -> str:
     """Return links to the run and to other updates as HTML."""
     place = numbers.index(update)
     places = {"first": 0, "previous": place - 1, "next": place + 1, "last": len(numbers) - 1}
+    keys = {"previous": " aria-keyshortcuts=ArrowLeft", "next": " aria-keyshortcuts=ArrowRight"}
     links = "".join(
-        f'<a href="{numbers[at]}{escape(query)}">{words}</a>'
+        f'<a href="{numbers[at]}{escape(query)}" data-page{keys.get(words, "")}>{words}</a>'
         if 0 <= at < len(numbers) and at != place
         else f'<span aria-disabled="true">{words}</span>'
         for words, at in places.items()
     )
     return (
         f'<nav aria-label="updates"><a href="{escape(back)}">← the run</a>{links}'
-        f'<form id="go" data-query="{escape(query)}"><label>update <input type="number" min="{numbers[0]}" '
+        f'<form id="go"><label>update <input type="number" min="{numbers[0]}" '
         f'max="{numbers[-1]}" value="{update}" required></label> of {numbers[-1]} <button>go</button></form></nav>'
     )
 
 
-def _when(run: Path, update: int) -> str:
-    """Return at which step and time an update was made, as text, or "" if the run did not log it."""
+def _folded(links: Sequence[str]) -> str:
+    """Return links as HTML, of which all but the first `MOST_LINKS` are folded."""
+    more = links[MOST_LINKS:]
+    rest = f", <details><summary>{len(more)} more</summary>{', '.join(more)}</details>" if more else ""
+    return f"{', '.join(links[:MOST_LINKS])}{rest or '.'}"
+
+
+def _row_of_csv(run: Path, update: int) -> dict[str, float]:
+    """Return the finite numbers that a run logged for an update, by name; none if it did not log them."""
     file = CSVFile(run / "update.csv")
     file.read()
-    columns = file.columns
-    rows = [i for i, n in enumerate(columns.get("num_updates", ())) if n == update]
-    if not rows:
-        return ""
-    words = [f"step {columns['step'][rows[-1]]:,.0f}"] if "step" in columns else []
-    if "run_seconds" in columns and isfinite(columns["run_seconds"][rows[-1]]):
-        words.append(f"{number(columns['run_seconds'][rows[-1]], 3)} s after the start")
+    rows = [i for i, n in enumerate(file.columns.get("num_updates", ())) if n == update]
+    numbers = {name: column[rows[-1]] for name, column in file.columns.items()} if rows else {}
+    return {name: value for name, value in numbers.items() if isfinite(value)}
+
+
+def _when(run: Path, update: int) -> str:
+    """Return at which step and time an update was made, as text, or "" if the run did not log it."""
+    row = _row_of_csv(run, update)
+    words = [f"step {row['step']:,.0f}"] if "step" in row else []
+    if "run_seconds" in row:
+        words.append(f"{number(row['run_seconds'], 3)} s after the start")
     return "".join(f", {word}" for word in words)
+
+
+_PLACES = ("step", "num_updates", "run_seconds")  # columns that are no metrics
+
+
+def _logged(run: Path, update: int, module: str) -> dict[str, float]:
+    """Return the metrics that a run logged for an update of a module, by name without the module."""
+    row = _row_of_csv(run, update)
+    mine = {name: value for name, value in row.items() if "/" not in name}
+    if module:
+        for end in (f"/{module}", f"/module/{module}"):
+            mine |= {name.removesuffix(end): value for name, value in row.items() if name.endswith(end)}
+    return {name: value for name, value in mine.items() if "/" not in name and name not in _PLACES}
 
 
 def _settings(run: Path, module: str) -> dict[str, float]:
@@ -147,18 +176,27 @@ def _settings(run: Path, module: str) -> dict[str, float]:
 
 def shows(one: RunFinding, update: int) -> bool:
     """Return True if an update shows a finding: what was measured in it is as large as in runs with the defect."""
-    row, strongest = one.row_in(update), one.row_in(one.update)
-    if row is None or strongest is None:
-        return update == one.update
+    row, limit = one.row_in(update), limit_of(one)
+    return update == one.update if row is None or limit is None else limit.passed_by(row.value)
+
+
+def limit_of(one: RunFinding) -> Limit | None:
+    """Return the limit beyond which rows of tables show a finding, or None if it has no numbers."""
+    strongest = one.row_in(one.update)
+    if strongest is None:
+        return None
     if one.kind in ("acting_differs", "old_policy"):
-        return row.value > FAR
+        return Limit(one.measure, FAR)
     if one.kind == "advantage_sign":
-        return row.value < AGREES
-    return row.value * strongest.value > 0 and abs(row.value) >= WEAK * abs(strongest.value)
+        return Limit(one.measure, AGREES, True)
+    tables = (one.table,) if one.measure == "share" else ()
+    meaning = " (a quarter of the largest)"
+    return Limit(one.measure, WEAK * strongest.value, strongest.value < 0, meaning, tables)
 
 
-def _finding(one: RunFinding, update: int, query: str) -> str:
+def _finding(one: RunFinding, explanation: UpdateExplanation, query: str, page: Address) -> str:
     """Return a finding with its number in an update as HTML."""
+    update = explanation.update
     here, strongest, is_here = one.shown_in(update), one.shown_in(one.update), shows(one, update)
     words = "In this update" if is_here else "Not in this update"
     if here:
@@ -176,7 +214,29 @@ def _finding(one: RunFinding, update: int, query: str) -> str:
     return (
         f'<div class="finding{"" if is_here else " weak"}" data-table="{one.table}" data-kind="{one.kind}">'
         f"<p><b>{escape(one.kind.replace('_', ' '))}</b> {escape(clipped(one.text, 500))}.</p>"
-        f"<p><strong>{words}.</strong></p>"
-        f"{course_html(replace(one, update=update), lambda n: f'{n}{query}#{one.table}')}"
-        f"<small>To do: {escape(one.advice)}.</small></div>"
+        f"<p><strong>{words}.</strong>{_stored_step(one, explanation, page) * is_here}</p>"
+        f"<p class=todo>To do: {escape(one.advice)}.</p>"
+        f"{course_html(replace(one, update=update), lambda n: f'{n}{query}#{one.table}')}</div>"
+    )
+
+
+def _stored_step(one: RunFinding, explanation: UpdateExplanation, page: Address) -> str:
+    """Return a link to the stored step of an update that shows a finding best as HTML, "" if none is stored."""
+    limit, name = limit_of(one), STEP_MEASURES.get(one.measure, "share")
+    sizes = ({"share": explanation.columns["share"]} | step_measures(explanation.columns)).get(name)
+    if limit is None or sizes is None:
+        return ""
+    is_stored = np.array([id_ is not None and bool(page(id_)) for id_ in explanation.columns["episode"].tolist()], bool)
+    rows = np.flatnonzero(is_stored & np.isfinite(sizes) & rows_beyond(explanation, one.table, limit))
+    if not len(rows):
+        return " No row that shows it is of a stored episode."
+    row = int(rows[(sizes[rows] * (-1 if limit.is_least else 1)).argmax()])
+    step = explanation[row]
+    link = link_to(explanation, page, step.id_, step.agent_id, step.t, step.token)
+    words = (
+        f"{brief_id(step.id_)}, {'turn' if step.token is not None else 't='}{'' if step.token is None else ' '}{step.t}"
+    )
+    return (
+        f' Strongest stored step: <a href="{escape(str(link))}">episode {escape(words)}: '
+        f"{escape(name_of(name))} {escape(text_of(name, float(sizes[row])))}</a>."
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
@@ -14,7 +17,19 @@ from episodes.inspect import update_charts as charts
 from episodes.inspect.conversation import Decode
 from episodes.inspect.formatting import brief_id, clipped, counted, number, page_id
 from episodes.inspect.html import template_file, templates
-from episodes.inspect.update_measures import TOKEN, WORKER, name_of, stands_out, text_of
+from episodes.inspect.update_measures import (
+    LIMITS,
+    STEP_MEASURES,
+    TOKEN,
+    WORKER,
+    Limit,
+    histogram,
+    name_of,
+    step_measures,
+    text_of,
+    time_ranges,
+    usual_limits,
+)
 
 if TYPE_CHECKING:
     from episodes.inspect.update_explanation import UpdateExplanation
@@ -22,12 +37,13 @@ if TYPE_CHECKING:
 
 __all__ = ["body_of", "page_of"]
 
+TABLES = ("by-time", "by-agent", "by-turn", "by-worker", "by-episode")
 SCRIPTS = ("condition.js", "update.js")
 MEANINGS = {
     "episode": "id of the episode; the whole id is shown when pointing at it",
     "t": "time of the step in its episode; of tokens, the turn",
     "share": "part of the absolute loss of the update",
-    "loss": "absolute loss of a row, summed over the gradient steps; curves show the mean over a minibatch",
+    "loss": "absolute loss of a row, summed over the gradient steps",
     "steps": "number of steps, or of sampled tokens",
     "episodes": "number of episodes with these rows",
     "time": "steps since the beginning of the episode",
@@ -59,10 +75,35 @@ MEANINGS = {
     "learning_logp": "the same for the policy that learned from it, at the first gradient step: equal if both saw the "
     "same and had the same weights",
     "acting_value": "stored value of the policy that acted",
+    "log_ratio": "|log(first ratio)| of a row of the first gradient step",
+    "logp_gap": "absolute difference of the sampler's and the trainer's log-probability of the token",
+    "value_error": "value minus value target",
+    "advantage_error": "advantage times (value target minus value): negative if the advantage has the wrong sign",
 }
 """Meanings of the columns."""
 
-_FIRST = ("episode", "agent", "time", "worker", "t", "token", "token_id", "text", "group", "steps", "share")
+TILES = {
+    "steps": ("rows", "", ""),
+    "episodes": ("episodes with rows, finished or not", "", ""),
+    "loss": ("|loss| per row, summed over its gradient steps", "loss", "mean over minibatches of all epochs"),
+    "clipped": (
+        "rows without a gradient, since clipped",
+        "clip_fraction",
+        "ratios beyond the limits, mean over minibatches of all epochs",
+    ),
+    "kl": ("KL of the mean ratio of each row", "kl", "mean over minibatches of all epochs"),
+    "ratio_distance": ("mean |log ratio| before the first gradient step", "", ""),
+    "explained_variance": (
+        "explained variance at the first gradient step of each row",
+        "explained_variance",
+        "by values before the update",
+    ),
+}
+"""Names of the numbers of an update on its page, the metrics that runs log of the same quantity, and what those are."""
+_FIRST = (
+    *("episode", "agent", "time", "worker", "t", "token", "token_id", "text", "group", "steps"),
+    *(*STEP_MEASURES.values(), "share"),
+)
 _OF_STORED = ("token_id", "text", "group", "reward", "acting_logp", "learning_logp", "acting_value")
 _ALWAYS = ("episode", "agent", "time", "worker", "t", "token", "share", "steps")  # drawn if they are constant, too
 _MISSING = "—"  # text of a cell without a value
@@ -71,6 +112,10 @@ _NOT_AT_FIRST = (
     "differ."
 )
 _NOT_STORED = f"{_MISSING} : not known, since the run did not store the episode of the row."
+NEARLY_ALL = 0.9  # fraction of rows that stand out, above which a mark tells nothing
+NUM_BINS = 30  # of histograms
+_FEWEST_KNOWN = 0.25  # part of the rows that know what their step stored, below which the column is not drawn
+_NO_NUMBER = 1e-6  # largest absolute value in a column that counts as 0
 _SUMMARY = (
     "steps",
     "episodes",
@@ -110,8 +155,10 @@ def body_of(
     found: str = "",
     note: str = "",
     settings: Mapping[str, float] | None = None,
+    logged: Mapping[str, float] | None = None,
     decode: Decode | None = None,
     unfolded: Collection[str] = (),
+    limits: Sequence[Limit] = (),
     prefix: str = "",
 ) -> str:
     """Return summary, charts and tables of an update as HTML.
@@ -119,101 +166,239 @@ def body_of(
     Args:
         explanation: the update.
         address: function that returns the address of the page with an episode, given its id; "" for no page.
-        limit: largest number of steps, and of rows of a group.
+        limit: largest number of steps, and of rows of a group. Steps of stored episodes, and of the rows beyond
+            `limits`, are added to the steps.
         marks: cells of the tables of groups that are marked.
         found: what stands out, as HTML.
         note: text above the steps, as HTML.
         settings: numbers of the algorithm's settings by name, such as "clip" and "gamma".
+        logged: metrics that the run logged for the update, by name.
         decode: function from a list of token ids to text.
         unfolded: names of tables of groups that are unfolded at first, such as "by-time".
+        limits: limits of the findings that the update shows. Rows beyond them are marked, and the steps are sorted by
+            the first one. If only tables of episodes or turns are in `unfolded`, those of times, agents and workers in
+            which some rows are beyond a limit, and others are not, are unfolded, too.
         prefix: of the ids of the sections, if a page has several updates.
     """
     is_of_tokens = TOKEN in explanation.columns
-    parts = [_summary(explanation), found, _charts(explanation, settings or {})]
+    usual = [one for one in usual_limits(is_of_tokens) if all(one.measure != other.measure for other in limits)]
+    opened, folded = [], []
+    is_shared = {name: name in ("by-time", "by-agent", "by-worker") for name in TABLES}
     shown: dict[str, None] = {}
-    for group in ("time", "agent", "turn", "worker", "episode"):
+    for name in TABLES:
+        group = name.removeprefix("by-")
         if (group == "turn" and not is_of_tokens) or (group == WORKER and WORKER not in explanation.columns):
             continue
         rows = explanation.by(group)
         if len(rows) < 2 and group != "episode":
             continue
-        name = f"by-{group}"
         marked = [(cells, names) for table, cells, names in marks if table == name]
-        table = _group_table(explanation, group, rows, address, limit, marked)
-        is_open = " open" if name in unfolded else ""
-        kinds = {"time": "time range"}
-        parts.append(
-            f'<section id="{prefix}{name}"><details{is_open}><summary><h2>By {group}</h2> '
-            f"{counted(len(rows), kinds.get(group, group))}</summary>{table}</details></section>"
+        table = _group_table(explanation, group, rows, address, limit, marked, [*limits, *usual])
+        beyond = sum(any(one.passed_by(one.number_of(row)) for one in _of_table(limits, name)) for row in rows)
+        has_contrast = is_shared[name] and 0 < beyond <= NEARLY_ALL * len(rows)
+        is_open = name in unfolded or (has_contrast and not any(is_shared.get(other) for other in unfolded))
+        title = {"time": "time in all episodes", "turn": "episode and turn"}.get(group, group)
+        kind = {"time": "time range"}.get(group, group)
+        if is_of_tokens and group == "time":
+            title, kind = "turn in all episodes", "turn range"
+        (opened if is_open else folded).append(
+            f'<section id="{prefix}{name}"><details{" open" * is_open}><summary><h2>By {title}</h2> '
+            f"{counted(len(rows), kind)}</summary>{table}</details></section>"
         )
         shown |= dict.fromkeys(rows[0] if rows else ())
-    columns = explanation.rows(limit, decode)
-    shown |= dict.fromkeys(columns)
-    num = min(limit, len(explanation))
-    ids, agents, times = (explanation.columns[name] for name in ("episode", "agent", "t"))
-    tokens = explanation.columns[TOKEN].astype(int).tolist() if is_of_tokens else [None] * num
-    links = [link_to(explanation, address, ids[row], agents[row], int(times[row]), tokens[row]) for row in range(num)]
-    words = f"The {num} rows with the largest shares" if num < len(explanation) else counted(num, "row")
-    left = f" of {len(explanation):,}" if num < len(explanation) else ""
-    order = f"{words}{left}, sorted by share of the loss."
-    parts.append(
-        f'<section id="{prefix}steps"><h2>{"Tokens" if is_of_tokens else "Steps"}</h2>'
-        f"<p class=note>{escape(order)} {note}</p>"
-        f"{table_html(columns, links, missing=_NOT_STORED, is_of_tokens=is_of_tokens)}</section>"
+    steps, names = _steps(explanation, address, limit, limits, note, decode, f"{prefix}steps")
+    shown |= dict.fromkeys(names)
+    summary = _summary(explanation, settings or {}, logged or {}, [*limits, *usual])
+    drawn = _charts(explanation, settings or {}, marks, limits)
+    columns = f'<section id="{prefix}columns">{legend([*_SUMMARY, *shown])}</section>'
+    return "".join([summary, found, *opened, drawn, *folded, steps, columns])
+
+
+def _of_table(limits: Iterable[Limit], name: str) -> list[Limit]:
+    """Return the limits that rows of a table are compared with."""
+    return [one for one in limits if not one.tables or name in one.tables]
+
+
+def rows_beyond(explanation: UpdateExplanation, table: str, limit: Limit) -> np.ndarray:
+    """Return whether each step of an update is in a row of a table, such as "by-worker", beyond a limit, bool [n]."""
+    columns, group = explanation.columns, table.removeprefix("by-")
+    if group == "steps":  # not a table of groups
+        return np.ones(len(explanation), bool)
+    result = np.zeros(len(explanation), bool)
+    if group == "time":
+        labels = {group: np.array(time_ranges(columns["t"], has_last=True), object)}
+    else:
+        labels = {name: columns[name] for name in (("episode", "t") if group == "turn" else (group,))}
+    for row in explanation.by(group):
+        if limit.passed_by(limit.number_of(row)):
+            is_in = (np.isnan(x) if row[n] is None and n == WORKER else x == row[n] for n, x in labels.items())
+            result |= np.logical_and.reduce([*is_in])
+    return result
+
+
+def _steps(
+    explanation: UpdateExplanation,
+    address: Address | None,
+    limit: int,
+    limits: Sequence[Limit],
+    note: str,
+    decode: Decode | None,
+    anchor: str,
+) -> tuple[str, list[str]]:
+    """Return the section of the steps as HTML, and the names of its columns. The steps are sorted by the column that
+    tells best which of them are beyond the first limit. `anchor` is the id of the section.
+    """
+    is_of_tokens, num = TOKEN in explanation.columns, len(explanation)
+    chosen = np.arange(num) < limit
+    if num > limit and address is not None:
+        chosen |= [id_ is not None and bool(address(id_)) for id_ in explanation.columns["episode"].tolist()]
+    for one in limits if num > limit else ():
+        name = one.tables[0] if one.tables else "by-episode"
+        chosen |= rows_beyond(explanation, name, one)
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.argsort(rows >= limit, kind="stable")][: 2 * limit]
+    words = counted(num, "row") if len(rows) == num else f"{len(rows):,} of {num:,} rows, with the largest shares"
+    words += " and those of episodes that are stored or stand out" * (limit < len(rows) < num)
+    measures = {key: column[rows] for key, column in step_measures(explanation.columns).items()}
+    sorted_by = [name for one in limits if (name := STEP_MEASURES.get(one.measure)) in measures][:1] or ["share"]
+    is_least = sorted_by[0] != "share" and limits[0].is_least
+    if sorted_by[0] != "share":
+        sizes = measures[sorted_by[0]] * (1 if is_least else -1)
+        order = np.argsort(np.where(np.isfinite(sizes), sizes, np.inf), kind="stable")
+        rows, measures = rows[order], {key: column[order] for key, column in measures.items()}
+    part = replace(explanation, columns={name: column[rows] for name, column in explanation.columns.items()})
+    columns = {name: [None] * len(rows) for name in explanation.rows(0)} | part.rows(len(rows), decode)
+    columns |= {name: column.tolist() for name, column in measures.items()}
+    ids, agents, times = (part.columns[name].tolist() for name in ("episode", "agent", "t"))
+    tokens = part.columns[TOKEN].astype(int).tolist() if is_of_tokens else [None] * len(rows)
+    links = [link_to(part, address, *place) for place in zip(ids, agents, times, tokens, strict=True)]
+    wanted = {STEP_MEASURES.get(one.measure) for one in limits}
+    table = table_html(
+        columns,
+        links,
+        missing=_NOT_STORED,
+        order=(sorted_by[0], "ascending" if is_least else "descending"),
+        is_of_tokens=is_of_tokens,
+        hidden=[name for name in measures if name not in wanted],
     )
-    parts.append(f'<section id="{prefix}columns">{legend([*_SUMMARY, *shown])}</section>')
-    return "".join(parts)
+    words += f", sorted by {'share of the loss' if sorted_by[0] == 'share' else name_of(sorted_by[0])}."
+    heading = "Tokens" if is_of_tokens else "Steps"
+    html = f'<section id="{anchor}"><h2>{heading}</h2><div class=note>{escape(words)} {note}</div>{table}</section>'
+    return html, list(columns)
 
 
-def _summary(explanation: UpdateExplanation) -> str:
-    """Return the numbers of the whole update as HTML."""
-    lines = []
-    is_of_tokens = TOKEN in explanation.columns
-    for name, value in explanation.summary().items():
-        mark = " class=stands" if stands_out(name, value, is_of_tokens) else ""
+def _summary(
+    explanation: UpdateExplanation, settings: Mapping[str, float], logged: Mapping[str, float], limits: Iterable[Limit]
+) -> str:
+    """Return the numbers of the whole update as HTML, with what the run logged of the same quantities."""
+    tiles, used = [], set()
+    numbers = explanation.summary()
+    if "logp_distance" in numbers:
+        numbers.pop("ratio_distance", None)  # nearly the same
+    beyond = {one.measure for one in limits if one.measure in numbers and one.passed_by(numbers[one.measure])}
+    for name, value in numbers.items():
         text = f"{value:,}" if isinstance(value, int) else _text(name, value)
-        words = {"loss": "mean loss", "clipped": "clipped share"}.get(name, name_of(name))
-        lines.append(
+        words, metric, meaning = TILES.get(name, (name_of(name), "", ""))
+        beside = ""
+        if metric in logged:
+            used.add(metric)
+            log = text_of("share" if metric == "clip_fraction" else metric, logged[metric])
+            beside = f"<small>as logged: <b>{escape(log)}</b>, {escape(meaning)}</small>"
+        tiles.append(
             f'<div title="{escape(MEANINGS.get(name, ""))}"><dt>{escape(words)}</dt>'
-            f'<dd data-name="{name}"{mark}>{escape(text)}</dd></div>'
+            f'<dd data-name="{name}"{" class=stands" * (name in beyond)}>{escape(text)}</dd>{beside}</div>'
         )
-    return f'<dl class="numbers">{"".join(lines)}</dl>'
+    others = {name: value for name, value in logged.items() if name not in used}
+    notes = [
+        f"{title}: " + ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in values.items()) + "."
+        for title, values in (("Also logged", others), ("Settings", settings))
+        if values
+    ]
+    note = f"<p class=note>{escape(' '.join(notes))}</p>" if notes else ""
+    return f'<dl class="numbers">{"".join(tiles)}</dl>{note}'
 
 
-def _charts(explanation: UpdateExplanation, settings: Mapping[str, float]) -> str:
-    """Return the charts of an update as HTML."""
-    columns = explanation.columns
+def _charts(
+    explanation: UpdateExplanation, settings: Mapping[str, float], marks: Collection[Mark], limits: Sequence[Limit]
+) -> str:
+    """Return the charts of an update as HTML. The rows that stand out are in a second colour."""
+    columns = {**explanation.columns, **step_measures(explanation.columns)}
     parts = []
-    clipped_rows = columns["clipped"] > 0 if "clipped" in columns else None
-    limits: list[float] = []
+    accused, whose = _accused(explanation, marks, limits)
+    clip: list[float] = []
     if "ratio" in columns:
         low, high = (settings.get(name, settings.get("clip")) for name in ("clip_low", "clip_high"))
-        low, high = (low if high is None else high if low is None else low), (low if high is None else high)
-        limits = [] if low is None or high is None else [1 - low, 1 + high]
-    for name in ("ratio", "advantage", "first_logp_difference", "log_prob"):
-        if name not in columns:
+        low, high = (low if high is None or low is not None else high), (high if high is not None else low)
+        clip = [] if low is None or high is None else [1 - low, 1 + high]
+    wanted = [STEP_MEASURES[one.measure] for one in limits if one.measure in STEP_MEASURES]
+    for name in dict.fromkeys([*wanted, "ratio", "advantage", "first_logp_difference", "log_prob"]):
+        if name not in columns or (name == "first_logp_difference" and "logp_gap" in wanted):
             continue
-        counts, edges = explanation.histogram(name)
-        marked, note = None, ""
+        values = columns[name].astype(np.float64)
+        is_finite = np.isfinite(values)
+        counts, edges = histogram(values[is_finite], NUM_BINS)
+        chosen, note, words = accused, "", whose
         if name == "ratio":
             note = "Mean over the gradient steps"
-            if clipped_rows is not None and len(counts):
-                values = columns[name].astype(np.float64)
-                marked = np.histogram(values[clipped_rows & np.isfinite(values)], edges)[0]
-                note += ". Orange: rows that were clipped at some gradient step"
-            if limits:
-                note += f". Dashed: the clip limits {number(limits[0])} and {number(limits[1])}"
-        parts.append(charts.bars(name_of(name).capitalize(), counts, edges, marked, limits * (name == "ratio"), note))
+            if "clipped" in columns and accused is None:
+                chosen, words = columns["clipped"] > 0, "rows that were clipped at some gradient step"
+        marked = None
+        if chosen is not None and len(counts):
+            marked = np.histogram(values[chosen & is_finite], edges)[0]
+        parts.append(
+            charts.bars(
+                name_of(name).capitalize(), counts, edges, marked, clip * (name == "ratio"), note, words, column=name
+            )
+        )
+    if {"first_ratio", "first_gradient_step"} <= columns.keys():
+        ratios = np.clip(columns["first_ratio"], LIMITS.tiny, LIMITS.max)
+        steps, note = (
+            columns["first_gradient_step"],
+            "Right: gradient step at which rows were first used. Up: their mean",
+        )
+        title = "|log first ratio| by gradient step"
+        parts.append(charts.means(title, steps, np.abs(np.log(ratios)), "first_gradient_step", note))
     if explanation.value_errors is not None:
+        names = ("value", "value target"), ("first_value", "value_target")
         values, targets = columns["first_value"], columns["value_target"]
-        parts.append(charts.cells("Value against its target", "value", "value target", values, targets))
+        parts.append(
+            charts.cells("Value against target", *names[0], values, targets, "", accused, whose, columns=names[1])
+        )
         gamma = settings.get("gamma")
         if gamma is not None and 0 <= gamma <= 1:
             returns = explanation.realised_returns(gamma)
-            note = "Rows of terminated episodes that are stored. "
-            parts.append(charts.cells("Value against return", "value", "realised return", values, returns, note))
+            note = "Rows of terminated episodes that are stored"
+            parts.append(
+                charts.cells("Value against return", "value", "realised return", values, returns, note, accused, whose)
+            )
     parts.append(charts.shares("Share of the loss", columns["share"]))
     return f'<div class="drawn">{"".join(filter(None, parts))}</div>'
+
+
+def _accused(
+    explanation: UpdateExplanation, marks: Collection[Mark], limits: Sequence[Limit]
+) -> tuple[np.ndarray | None, str]:
+    """Return whether each step is in a row beyond the limits of findings, bool [n], in the first table in which some
+    are and many are not, and these rows as text. It is None if no table has such rows.
+    """
+    found = [table for table, _, _ in marks]
+    for one in limits:
+        for table in dict.fromkeys([*(one.tables or found), "by-time"]):
+            group = table.removeprefix("by-")
+            if group == "steps" or (group == WORKER and WORKER not in explanation.columns):
+                continue
+            is_in = rows_beyond(explanation, table, one)
+            if 0 < is_in.sum() <= NEARLY_ALL * len(is_in):
+                names = _names(explanation.columns[group][is_in]) if group in ("agent", WORKER) else []
+                kind = group if len(names) == 1 else f"{group}s"
+                return is_in, f"rows of {kind} {', '.join(names)}".rstrip() + f" with {one.words}"
+    return None, ""
+
+
+def _names(values: np.ndarray) -> list[str]:
+    """Return the different values of a column as texts, up to four and dots."""
+    names = sorted({f"{value:.0f}" if isinstance(value, float) else str(value) for value in values.tolist()})
+    return [clipped(name, 24) for name in names[:4]] + ["..."] * (len(names) > 4)
 
 
 def _group_table(
@@ -223,18 +408,28 @@ def _group_table(
     address: Address | None,
     limit: int,
     marked: Collection[tuple[Mapping[str, str], Sequence[str]]],
+    limits: Iterable[Limit],
 ) -> str:
-    """Return the first `limit` rows of `by(group)` as HTML. Cells that stand out are marked, and those in the columns
-    of `marked` in the rows with its cells. Of episodes and turns, these rows come first, then others with a mark.
+    """Return the first `limit` rows of `by(group)` as HTML. Numbers beyond `limits` are marked, unless nearly all rows
+    have them, and those in the columns of `marked` in the rows with its cells. Of episodes and turns, these rows come
+    first, then others with a mark.
     """
     is_of_tokens = TOKEN in explanation.columns
+    notes, drawn = [], []
+    for one in _of_table(limits, f"by-{group}"):
+        beyond = sum(one.passed_by(one.number_of(row)) for row in rows)
+        if len(rows) > 1 and beyond > NEARLY_ALL * len(rows):
+            notes.append(f"Not marked, since in {beyond} of {len(rows)} rows: {one.words}.")
+        elif beyond:
+            notes.append(f"Marked: {one.words}, in {beyond} of {counted(len(rows), 'row')}.")
+            drawn.append(one)
 
     def led_to(row: Mapping[str, Any]) -> set[str]:
         chosen = (names for cells, names in marked if all(str(row[name]) == cell for name, cell in cells.items()))
         return set[str]().union(*chosen)
 
     def marked_in(row: Mapping[str, Any]) -> set[str]:
-        return {name for name, value in row.items() if stands_out(name, value, is_of_tokens)} | led_to(row)
+        return led_to(row).union(*(one.columns for one in drawn if one.passed_by(one.number_of(row))))
 
     is_sorted = group != "time"
     order = "Sorted by share of the loss." if is_sorted else "In the order of time."
@@ -251,11 +446,13 @@ def _group_table(
         link_to(explanation, address, row["episode"], t=row.get("t")) if "episode" in row else None for row in rows
     ]
     marks = {(i, name) for i, row in enumerate(rows) for name in marked_in(row)}
-    note = (
-        f"<p class=note>{order}{left} Numbers are means over the rows, except for counts, shares and correlations.</p>"
+    words = (
+        f"{' '.join(notes)} {order}{left} Numbers are means over the rows, except for counts, shares and correlations."
     )
     led = {i for i, row in enumerate(rows) if led_to(row)}
-    return note + table_html(columns, links, marks, _NOT_AT_FIRST, is_sorted, is_of_tokens, led)
+    sorted_by = ("share", "descending") if is_sorted else None
+    table = table_html(columns, links, marks, _NOT_AT_FIRST, sorted_by, is_of_tokens, led)
+    return f"<p class=note>{escape(words.strip())}</p>{table}"
 
 
 def link_to(
@@ -284,56 +481,76 @@ def table_html(
     links: Sequence[str | None],
     marks: Collection[tuple[int, str]] = (),
     missing: str = "",
-    is_sorted: bool = True,
+    order: tuple[str, str] | None = ("share", "descending"),
     is_of_tokens: bool = False,
     led: Collection[int] = (),
+    hidden: Collection[str] = (),
 ) -> str:
     """Return a table that can be sorted and filtered as HTML.
 
     Columns without values, with the same value in all rows, or with the same values as another column, are not drawn.
-    Text below the table has their names.
+    Text below the table has their names. Filters know them.
 
     Args:
         columns: values of each row by name of the column.
         links: address of each row's episode, or None.
         marks: row and column of the cells that stand out.
         missing: text that explains cells without a value.
-        is_sorted: whether the rows are sorted by share.
+        order: column by which the rows are sorted, and "ascending" or "descending".
         is_of_tokens: whether the rows are tokens, so that their times are turns.
         led: the rows to which findings lead.
+        hidden: columns that only filters know.
     """
     num = len(links)
-    names = sorted(columns, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
+    marked = {name for _, name in marks}
+    first = [*_FIRST[:-1], *sorted(marked - {*_FIRST}, key=[*columns].index), _FIRST[-1]]
+    names = sorted(columns, key=lambda name: first.index(name) if name in first else len(first))
     texts = {name: [_text(name, value) for value in columns[name]] for name in names}
     absent = [name for name in names if num and all(text == _MISSING for text in texts[name])]
-    marked = {name for _, name in marks}
-    same, equal = [], []
+    is_kept = {*_ALWAYS, *marked, *(order or ())}
+    same, equal, rare = [], {}, []
     for name in names:
-        if num < 2 or name in absent or name in _ALWAYS or name in marked:
+        if num < 2 or name in absent or name in hidden:
             continue
-        twin = next((other for other in names[: names.index(name)] if texts[other] == texts[name]), None)
-        if len(set(texts[name])) == 1:
+        known = sum(text != _MISSING for text in texts[name])
+        if name in _OF_STORED and known < _FEWEST_KNOWN * num:
+            rare.append(f"{name_of(name)} ({known})")
+            equal[name] = name
+            continue
+        others = names[: names.index(name)]
+        twin = next((other for other in others if texts[other] == texts[name] and other not in hidden), None)
+        if len(set(texts[name])) == 1 and name not in is_kept:
             same.append(name)
-        elif twin is not None and twin not in _ALWAYS:
-            equal.append((name, twin))
-    hidden = {*absent, *same, *(name for name, _ in equal)}
-    drawn = [name for name in names if name not in hidden]
+        elif twin is not None and twin not in _ALWAYS and twin not in equal:
+            less, more = (name, twin) if name not in is_kept else (twin, name)
+            if less not in is_kept:
+                equal[less] = more
+    left_out = {*absent, *same, *equal, *hidden}
+    drawn = [name for name in names if name not in left_out]
     notes = []
     if same:
-        values = ", ".join(f"{name_of(name, is_of_tokens)} {texts[name][0]}" for name in same)
+        values = ", ".join(
+            f"{name_of(name, is_of_tokens)} {_constant(columns[name][0], texts[name][0])}" for name in same
+        )
         notes.append(f"The same in all rows, to 4 digits: {values}.")
-    notes += [f"In all rows, {name_of(name, is_of_tokens)} equals {name_of(twin)} to 4 digits." for name, twin in equal]
+    notes += [
+        f"In all rows, {name_of(name, is_of_tokens)} equals {name_of(twin)} to 4 digits."
+        for name, twin in equal.items()
+        if name != twin
+    ]
     if absent:
         notes.append(f"Not known for any row: {', '.join(map(name_of, absent))}.")
+    if rare:
+        notes.append(f"Known for few rows, those of stored episodes, whose pages have them: {', '.join(rare)}.")
     if any(_MISSING in texts[name] for name in drawn):
         notes.append(missing)
     most = max((float(share) for share in columns.get("share", ())), default=0.0) or 1.0
     is_text = {name: all(value is None or isinstance(value, str) for value in columns[name]) for name in drawn}
-    labels = {name: escape(name_of(name, is_of_tokens)) for name in drawn}
+    labels = {name: name_of(name, is_of_tokens) for name in names}
     head = "".join(
         f'<th scope="col" data-name="{name}" class="{"text" if is_text[name] else ""}" '
-        f'aria-sort="{"descending" if name == "share" and is_sorted else "none"}">'
-        f'<button type="button" title="{escape(MEANINGS.get(name, ""))}">{labels[name]}</button></th>'
+        f'aria-sort="{order[1] if order is not None and name == order[0] else "none"}">'
+        f'<button type="button" title="{escape(MEANINGS.get(name, ""))}">{escape(labels[name])}</button></th>'
         for name in drawn
     )
     lines = []
@@ -346,21 +563,59 @@ def table_html(
                 label = escape(brief_id(value))
                 if name == "episode" and links[i] is not None:
                     label = f'<a href="{escape(str(links[i]))}">{label}</a>'
-            style = f' style="--part:{100 * float(value or 0) / most:.1f}%"' if name == "share" else ""
             kind = " ".join(["text"] * is_text[name] + ["stands"] * ((i, name) in marks) + ["part"] * (name == "share"))
             exact = _exact(value)
-            title = f' title="{escape(exact)}"' if is_text[name] and label != escape(exact) else ""
-            tags.append(f'<td class="{kind}" data-v="{escape(exact)}"{title}{style}>{label}</td>')
-        lines.append(f"<tr{' class=led' * (i in led)}>{''.join(tags)}</tr>")
+            tag = f' class="{kind}"' * bool(kind) + f' data-v="{escape(exact)}"' * (label != escape(exact))
+            tag += f' title="{escape(exact)}"' * (is_text[name] and label != escape(exact))
+            if name == "share":
+                tag += f' style="--part:{100 * float(value or 0) / most:.1f}%"'
+            tags.append(f"<td{tag}>{label}")
+        lines.append(f"<tr{' class=led' * (i in led)}>{''.join(tags)}")
     note = " ".join(filter(None, notes))
     below = f'<p class="note below">{escape(note)}</p>' if note else ""
+    others = {name: columns[name] for name in names if name in left_out and name not in absent}
+    names_of = {name: labels[name] for name in names if name not in absent}
+    data = _as_json({"columns": others, "names": names_of})
+    hint = escape(_condition_for(columns, [name for name in drawn if not is_text[name]], labels))
     return (
         '<div class="rows"><div class="tools" hidden><input type="search" aria-label="filter" autocomplete="off" '
-        'spellcheck="false" placeholder="filter: part of an id, or t &lt; 10 and share &gt; 0.01">'
+        f'spellcheck="false" placeholder="{hint}">'
         '<output></output></div><div class="wide" tabindex="0" role="region" aria-label="table">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
-        f'<button type="button" class="more" hidden></button>{below}</div>'
+        f'<button type="button" class="more" hidden></button>{below}'
+        f'<script type="application/json">{data}</script></div>'
     )
+
+
+def _as_json(value: Any) -> str:
+    """Return dicts of lists as JSON in a page, with null for missing numbers and 1e999 for infinity."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{_as_json(str(key))}:{_as_json(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_as_json, value)) + "]"
+    if isinstance(value, str):
+        return json.dumps(value).replace("<", "\\u003c")
+    if value is None or value != value:
+        return "null"
+    return repr(float(value)).replace("inf", "1e999")
+
+
+def _constant(value: Any, text: str) -> str:
+    """Return the value of a column that is the same in all rows as text. Rounding errors of 0 are 0."""
+    is_zero = isinstance(value, float) and 0 < abs(value) <= _NO_NUMBER
+    return "0, up to rounding" if is_zero else text
+
+
+def _condition_for(columns: Mapping[str, Sequence[Any]], numeric: Sequence[str], labels: Mapping[str, str]) -> str:
+    """Return an example of a filter for a table, by its last and its first column with numbers that differ."""
+    middles = {}
+    for name in numeric:
+        known = sorted(float(value) for value in columns[name] if value is not None and np.isfinite(value))
+        if known and known[0] < known[-1]:
+            middles[name] = known[(len(known) - 1) // 2]
+    chosen = dict.fromkeys(chain([*middles][:1], [*middles][-1:]))
+    tests = " and ".join(f"{labels[name]} > {_text(name, middles[name])}" for name in chosen)
+    return "filter: part of an id" + f", or {tests}" * bool(tests)
 
 
 def _text(name: str, value: Any) -> str:

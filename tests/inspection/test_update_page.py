@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -21,10 +23,10 @@ from episodes.inspect.formatting import number
 from episodes.inspect.run_findings import RunFinding
 from episodes.inspect.run_findings_page import LiveFindings
 from episodes.inspect.update_explanation import UpdateExplanation
-from episodes.inspect.update_measures import name_of
+from episodes.inspect.update_measures import STEP_MEASURES, Limit, name_of, step_measures
 from episodes.inspect.update_page import shows, update_page
 from episodes.inspect.update_rows import UpdateRow
-from episodes.inspect.update_tables import MEANINGS, body_of, page_of
+from episodes.inspect.update_tables import MEANINGS, body_of, page_of, rows_beyond
 from episodes.storage.ledger import Ledger
 from tests.inspection.test_page import WITH_BROWSER, Tab, browser, tab
 from tests.learners.test_run_findings import FAULTS, tokens
@@ -80,7 +82,8 @@ class Reader(HTMLParser):
         self.notes: dict[str, str] = {}
         self.marks: dict[str, list[tuple[int, str, str]]] = {}
         self.led: dict[str, list[int]] = {}
-        self._is_marked = False
+        self.hidden: dict[str, dict[str, list[Any]]] = {}  # columns that only filters know
+        self._is_marked = self._is_plain = self._is_json = False
         self._section, self._text, self._in_note = "", "", False
         self.feed(html)
 
@@ -99,13 +102,23 @@ class Reader(HTMLParser):
             if given.get("class") == "led":
                 self.led.setdefault(self._section, []).append(len(self.tables[self._section][1]) - 1)
         elif tag == "td":
-            self.tables[self._section][1][-1].append(given["data-v"] or "")
-            self._is_marked = "stands" in (given["class"] or "").split()
+            kind = (given.get("class") or "").split()
+            self._is_plain = "data-v" not in given  # the text is the value
+            if not self._is_plain:
+                self.tables[self._section][1][-1].append(given["data-v"] or "")
+            self._is_marked = "stands" in kind
+        self._is_json = tag == "script" and given.get("type") == "application/json"
         self._in_note = tag == "p" and "below" in (given.get("class") or "")
 
     def handle_data(self, data: str) -> None:
         if self._in_note:
             self.notes[self._section] = data
+        if self._is_json:
+            self.hidden[self._section] = json.loads(data)["columns"]
+            self._is_json = False
+        if self._is_plain:
+            self.tables[self._section][1][-1].append(data)
+            self._is_plain = False
         if self._is_marked:
             names, rows = self.tables[self._section]
             place = len(rows) - 1, names[len(rows[-1]) - 1], data
@@ -128,7 +141,7 @@ def reference_counts(values: np.ndarray, edges: np.ndarray) -> list[int]:
 
 @given(explanations(), st.integers(0, 14))
 def test_tables_have_the_rows_of_the_update_in_order(explanation: UpdateExplanation, limit: int) -> None:
-    """Each column is drawn with its exact values, or the text below the table says what it has."""
+    """Each column is drawn with its exact values, or filters know it and the text below the table says what it has."""
     reader = Reader(body_of(explanation, limit=limit))
     of_groups = {name: explanation.by(name) for name in ("time", "agent", "episode")}
     sources: dict[str, dict[str, list[Any]]] = {"steps": explanation.rows(limit)}
@@ -144,7 +157,10 @@ def test_tables_have_the_rows_of_the_update_in_order(explanation: UpdateExplanat
             label = name_of(name, is_of_tokens)
             if name in names:
                 assert [row[names.index(name)] for row in rows] == texts
-            elif not any(texts):
+                continue
+            if any(texts):
+                assert [exact(value) for value in reader.hidden[section][name]] == texts
+            if not any(texts):
                 assert f"{label}" in note.split("Not known for any row: ")[1]
             elif len({*texts}) == 1:
                 assert f"{label} " in note.split("The same in all rows, to 4 digits: ")[1]
@@ -176,6 +192,13 @@ def test_charts_have_each_row_once(explanation: UpdateExplanation) -> None:
     x, y = explanation.columns["first_value"], explanation.columns["value_target"]
     cells = [int(n) for n in re.findall(r'data-count="(\d+)"', charts.cells("", "x", "y", x, y))]
     assert sum(cells) == (np.isfinite(x) & np.isfinite(y)).sum()
+    steps, sizes = explanation.columns["first_gradient_step"], np.abs(explanation.columns["advantage"])
+    is_known = np.isfinite(sizes)
+    drawn = charts.means("", steps, sizes, "first_gradient_step", "")
+    bars = re.findall(r'data-mean="(.*?)" data-test="first_gradient_step == (\d+)"', drawn)
+    assert len(bars) == (len({*steps[is_known]}) if len({*steps[is_known]}) > 1 else 0)
+    for value, step in bars:
+        assert float(value) == pytest.approx(sizes[is_known & (steps == float(step))].mean())
     drawn = charts.shares("", explanation.columns["share"])
     if explanation.columns["share"].sum() > 0:
         half = int(re.findall(r'data-half="(\d+)"', drawn)[0])
@@ -336,6 +359,7 @@ def example(n: int = 60) -> UpdateExplanation:
         "worker": rng.integers(0, 3, size=n).astype(np.float64),
         **{name: rng.normal(1, 0.2, size=n) for name in MEASURED},
     }
+    columns["first_gradient_step"] = rng.integers(0, 2, size=n).astype(np.float64)
     columns["advantage"][::7] = np.nan
     return UpdateExplanation(1, "", columns)
 
@@ -411,3 +435,216 @@ def test_page_is_short_and_not_wider_than_the_window(tab: Tab, tmp_path: Path, w
     assert last >= 0
     assert page.locator("nav a", has_text="previous").get_attribute("href") == "1"
     assert unescape("&larr; the run") in page.locator("nav").inner_text()
+
+
+@given(explanations(st.floats(0.125, 8, width=32)), st.sampled_from(["time", "agent", "turn", "worker", "episode"]))
+def test_rows_beyond_a_limit_are_those_of_the_groups_beyond_it(explanation: UpdateExplanation, group: str) -> None:
+    columns = explanation.columns
+    if group not in {"time", "turn", *columns}:
+        return
+    for measure, is_least in (("ratio_distance", False), ("first_value - value_target", True)):
+        rows = explanation.by(group)
+        numbers = [Limit(measure, 0.0).number_of(row) for row in rows]
+        known = sorted(x for x in numbers if x == x)
+        limit = Limit(measure, known[len(known) // 2] if known else 0.0, is_least)
+        steps = sum(row["steps"] for row, x in zip(rows, numbers, strict=True) if limit.passed_by(x))
+        assert rows_beyond(explanation, f"by-{group}", limit).sum() == steps
+
+
+@given(explanations(st.floats(0.125, 8, width=32)))
+def test_marked_parts_of_charts_are_the_rows_beyond_the_limit(explanation: UpdateExplanation) -> None:
+    limit = Limit("ratio_distance", 0.5)
+    chosen = rows_beyond(explanation, "by-episode", limit)
+    html = body_of(explanation, marks=[("by-episode", {}, ())], limits=[limit])
+    is_split = bool(len(chosen)) and 0 < chosen.mean() <= 0.9
+    for name in ("log_ratio", "advantage"):
+        figures = re.findall(r"<figure.*?</figure>", html)
+        (figure,) = [one for one in figures if f'data-test="{name} ' in one] or [""]
+        values = {**explanation.columns, **step_measures(explanation.columns)}[name]
+        counts = [int(n) for n in re.findall(r'data-count="(\d+)"', figure)]
+        marked = [int(n) for n in re.findall(r'data-marked="(\d+)"', figure)]
+        assert sum(counts) == np.isfinite(values).sum()
+        if is_split:
+            assert sum(marked) == (np.isfinite(values) & chosen).sum()
+            assert all(part <= count for part, count in zip(marked, counts, strict=True))
+
+
+@pytest.mark.parametrize("values", [[1.0, 1.0004, 1.0008], [0.0, 1e-9, 2e-9], [123456.0, 123456.5], [-1.0, 0.0, 1.0]])
+def test_ticks_have_texts_that_differ(values: list[float]) -> None:
+    texts = charts.tick_texts(values)
+    assert len({*texts}) == len(values)
+    np.testing.assert_allclose(list(map(float, texts)), values, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("module", "suffix"), [("", ""), ("left", "/left"), ("left", "/module/left")])
+def test_numbers_have_the_logged_ones_beside_them(module: str, suffix: str, tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger") as ledger:
+        columns = {name: example(300).columns[name] for name in MEASURED}
+        for update in (1, 2):
+            ledger.note(update, {"obs": np.zeros(300)}, measured=columns, module=module)
+    names = ["loss", "clip_fraction", "kl", "explained_variance", "entropy"]
+    (tmp_path / "update.csv").write_text(
+        f"step,num_updates,{','.join(name + suffix for name in names)},loss/other\n"
+        "100,1,1.5,0.25,0.125,0.75,0.5,9\n200,2,2.5,0.5,,NaN,0.625,9\n",
+        encoding="utf-8",
+    )
+    pages = [update_page(tmp_path, update, module or None, str, "../../") for update in (1, 2)]
+    logged = [re.findall(r'data-name="(\w+)"[^<]*<[^<]*<small>as logged: <b>(.*?)</b>', page) for page in pages]
+    assert logged[0] == [
+        ("loss", "1.5"),
+        ("clipped", "25.00 %"),
+        ("kl", "0.125"),
+        ("explained_variance", "0.75"),
+    ]
+    assert logged[1] == [("loss", "2.5"), ("clipped", "50.00 %")]
+    assert "Also logged: entropy 0.5." in pages[0]
+    assert "Also logged: entropy 0.625." in pages[1]
+
+
+def test_large_updates_have_the_largest_steps_and_those_of_stored_episodes_and_beyond_limits() -> None:
+    explanation = example(60)
+    distances = sorted(row["ratio_distance"] for row in explanation.by("episode"))
+    limit = Limit("ratio_distance", distances[2])
+    assert 0 < rows_beyond(explanation, "by-episode", limit).sum() < 60
+    html = body_of(explanation, lambda id_: "page" * (id_ == IDS[1]), 10, limits=[limit])
+    names, rows = Reader(html).tables["steps"]
+    is_in = np.arange(60) < 10
+    is_in |= explanation.columns["episode"] == IDS[1]
+    is_in |= rows_beyond(explanation, "by-episode", limit)
+    shares = [float(row[names.index("share")]) for row in rows]
+    few = [*explanation.columns["share"][:10], *explanation.columns["share"][10:][is_in[10:]][:10]]
+    assert sorted(shares) == sorted(few)
+    sizes = [float(row[names.index("log_ratio")] or "nan") for row in rows]
+    known = [x for x in sizes if x == x]
+    assert known == sorted(known, reverse=True) == sizes[: len(known)]
+
+
+def test_each_number_of_a_finding_has_a_column_of_steps() -> None:
+    columns = {**example().columns, "first_logp_difference": np.linspace(-1, 1, 60)}
+    assert step_measures(columns).keys() == {*STEP_MEASURES.values()} <= MEANINGS.keys()
+
+
+@WITH_BROWSER
+def test_filters_know_the_names_of_the_page(tab: Tab, tmp_path: Path) -> None:
+    """Each name is known as it is shown, in quotes, with underscores, and as the column is called."""
+    explanation = example()
+    agents = np.array(["value", "it's", "</script>"] * 20, object)
+    explanation = replace(explanation, columns={**explanation.columns, "agent": agents})
+    path = tmp_path / "update.html"
+    path.write_text(page_of("Update 1", body_of(explanation)), encoding="utf-8")
+    page = tab.open(path.as_uri())
+    for section in ("steps", "by-episode", "by-time", "by-worker"):
+        page.evaluate(
+            "(name) => { const fold = document.querySelector(`#${name} details`); if (fold) fold.open = true; }",
+            section,
+        )
+        data = page.evaluate(
+            "(name) => JSON.parse(document.querySelector(`#${name} .rows script`).textContent)", section
+        )
+        reader = Reader(path.read_text(encoding="utf-8"))
+        names, rows = reader.tables[section]
+        columns = {name: [row[k] for row in rows] for k, name in enumerate(names)}
+        columns |= {name: [exact(x) for x in column] for name, column in data["columns"].items()}
+        if len(rows) <= 5:
+            continue
+        field, output = page.locator(f"#{section} input"), page.locator(f"#{section} output")
+        hint = (field.get_attribute("placeholder") or "").split(", or ")[1]
+        field.fill(hint)
+        assert re.match(r"\d+ of \d+ rows|$", output.inner_text()), hint
+        for name, shown in data["names"].items():
+            if name in ("episode", "agent", "time") or (section != "steps" and name == "worker"):
+                continue
+            values = np.array([float(x or "nan") for x in columns[name]])
+            middle = float(np.nanmedian(values))
+            count = int((values > middle).sum())
+            for words in {shown, shown.upper(), shown.replace(" ", "_"), f'"{shown}"', name}:
+                field.fill(f"{words} > {middle!r}")
+                assert output.inner_text() == f"{count} of {len(rows)} rows" * (count < len(rows)), words
+    field, output = page.locator("#steps input"), page.locator("#steps output")
+    of_two = int((explanation.columns["episode"] == IDS[2]).sum())
+    for text, count in {
+        "episode = 00000002": of_two,
+        "episode != '00000002'": 60 - of_two,
+        f"episode == {IDS[2]} and t = t": of_two,
+        "share of loss > 2 %": int((explanation.columns["share"] > 0.02).sum()),
+        "(share > 2%) or t % 2 == 0": int(
+            ((explanation.columns["share"] > 0.02) | (explanation.columns["t"] % 2 == 0)).sum()
+        ),
+        "episode = 5": 0,
+        "agent == value": 20,
+        "agent != 'value'": 40,
+        'agent = "it\'s"': 20,
+    }.items():
+        field.fill(text)
+        assert output.inner_text() == f"{count} of 60 rows", text
+
+
+@WITH_BROWSER
+def test_parts_of_charts_filter_the_steps(tab: Tab, tmp_path: Path) -> None:
+    path = tmp_path / "update.html"
+    path.write_text(page_of("Update 1", body_of(example())), encoding="utf-8")
+    page = tab.open(path.as_uri())
+    output = page.locator("#steps output")
+    parts = page.eval_on_selector_all(
+        ".drawn g[data-test]",
+        """(parts) => parts.map((part) => {
+            part.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+            return [part.dataset.count, document.querySelector("#steps output").textContent];
+        })""",
+    )
+    assert len(parts) > 20
+    assert all(text == f"{count} of 60 rows" for count, text in parts)
+    svg = page.locator(".drawn svg[tabindex]").first
+    svg.focus()
+    page.keyboard.press("ArrowRight")
+    read = page.locator(".drawn output").first.inner_text()
+    page.keyboard.press("Enter")
+    assert output.inner_text().split(" of ")[0] == read.split(": ")[1].split()[0]
+
+
+@WITH_BROWSER
+def test_next_update_keeps_place_filter_and_order(tab: Tab, tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger") as ledger:
+        columns = {name: example(300).columns[name] for name in (*MEASURED, "worker")}
+        for update in (1, 2, 3):
+            ledger.note(update, {"obs": np.zeros(300)}, measured=columns)
+    for update in (1, 2, 3):
+        (tmp_path / str(update)).mkdir()
+        html = update_page(tmp_path, update, None, str, "../../")
+        for n in (1, 2, 3):
+            html = html.replace(f'href="{n}"', f'href="../{n}/index.html"')
+        (tmp_path / str(update) / "index.html").write_text(html, encoding="utf-8")
+    page = tab.open((tmp_path / "2" / "index.html").as_uri())
+    page.locator("#steps input").fill("ratio > 1")
+    page.locator("#steps th[data-name=advantage] button").click()
+    page.evaluate("location.hash = 'by-worker'")
+    kept = page.locator("#steps output").inner_text(), page.locator("#steps tbody").inner_text()
+    for key, update in (("ArrowRight", 3), ("ArrowLeft", 2), ("ArrowLeft", 1)):
+        page.locator("h1").click()
+        page.keyboard.press(key)
+        page.wait_for_url(f"**/{update}/index.html?*#by-worker")
+        page.locator("body[data-ready]").wait_for()
+        assert (page.locator("#steps output").inner_text(), page.locator("#steps tbody").inner_text()) == kept
+        assert page.locator("#by-worker table").is_visible()
+    assert page.evaluate("document.querySelector('nav').getBoundingClientRect().top") == 0  # stays in sight
+
+
+@pytest.mark.parametrize(
+    ("unfolded", "expected"),
+    [((), {"by-worker"}), (("by-episode",), {"by-worker", "by-episode"}), (("by-time",), {"by-time"})],
+)
+def test_tables_that_show_a_contrast_are_unfolded(unfolded: tuple[str, ...], expected: set[str]) -> None:
+    """Those of workers and times, unless the table of a finding is one of them."""
+    columns = dict(example().columns)
+    columns["first_ratio"] = np.where(columns["worker"] == 2, 1.2, 1.0)
+    columns["first_gradient_step"], columns["t"] = np.zeros(60), np.repeat([0, 1, 2], 20)
+    explanation = UpdateExplanation(1, "", columns)
+    html = body_of(explanation, limits=[Limit("ratio_distance", 0.003)], unfolded=unfolded)
+    assert {*re.findall(r'<section id="([^"]*)"><details open>', html)} == expected
+    reader = Reader(html)
+    names, rows = reader.tables["by-worker"]
+    assert [(rows[n][0], name) for n, name, _ in reader.marks["by-worker"]] == [("2.0", "ratio_distance")]
+    assert names[:3] == ["worker", "steps", "ratio_distance"]
+    assert "Marked: mean |log ratio| above 0.003, in 1 of 3 rows." in html
+    assert "by-time" not in reader.marks
+    assert "Not marked, since in 3 of 3 rows: mean |log ratio| above 0.003." in html

@@ -1,48 +1,87 @@
-// Tables of an update: sort by a column, filter by a condition or a text, and show more rows.
+// Page of an update: tables that are sorted and filtered, charts whose parts are filters, and keys to turn pages.
+// Filter and order of the table in a section "steps" are in the address as "steps.filter" and "steps.sort".
 
-const FEW = 20;
+const FEW = 20, MORE = 200, TEXTS = /'[^']*'|"[^"]*"/.source;
+
+function remember(key, value) {
+  const query = new URLSearchParams(location.search);
+  if (value) query.set(key, value); else query.delete(key);
+  const text = query.toString();
+  history.replaceState(null, "", `${location.pathname}${text && `?${text}`}${location.hash}`);
+}
+
+// Return a filter as a condition: names as the page shows them become those of columns, = becomes ==, 5 % becomes 0.05,
+// and ids are compared as they are shown.
+function readable(text, names, texts) {
+  const escaped = (name) => name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&").replace(/[ _]/g, "[ _]");
+  const known = Object.entries(names).flatMap(([name, shown]) => [[shown.toLowerCase().replaceAll("_", " "), name], [name.replaceAll("_", " "), name]]);
+  const byText = new Map(known.reverse()), all = [...byText.keys()].sort((a, b) => b.length - a.length).map(escaped).join("|");
+  const column = (found) => byText.get(found.toLowerCase().replaceAll("_", " "));
+  const named = `(?<![\\w|])(?:${all})(?![\\w|])`;
+  text = text.replace(new RegExp(`(${named})\\s*(==?|!=)\\s*(${TEXTS}|[\\w.-]+)`, "gi"), (found, shown, sign, value) => {
+    const name = column(shown);
+    if (!texts[name]) return found;
+    const plain = value.replace(/^(['"])(.*)\1$/, "$2"), same = texts[name](plain), quoted = same.length ? same : [plain];
+    const any = quoted.map((one) => `${name} == ${one.includes("'") ? `"${one}"` : `'${one}'`}`).join(" or ");
+    return sign === "!=" ? `(not (${any}))` : `(${any})`;
+  });
+  text = text.replace(new RegExp(`${TEXTS}|${named}`, "gi"), (found, at, whole) => {
+    if (!/^['"]/.test(found)) return column(found);
+    return (/=\s*$/.test(whole.slice(0, at)) ? null : column(found.slice(1, -1))) ?? found; // a text is compared with
+  });
+  text = text.replace(new RegExp(`${TEXTS}|(?<![<>=!])=(?!=)`, "g"), (found) => (found === "=" ? "==" : found));
+  return text.replace(new RegExp(`${TEXTS}|([\\d.]+)\\s*%(?=\\s*(?:$|[)<>=!]|and\\b|or\\b))`, "g"), (found, percent) => (percent ? String(percent / 100) : found));
+}
 
 function prepare(box) {
   const table = box.querySelector("table"), body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
-  const rows = [...body.rows], tools = box.querySelector(".tools"), output = box.querySelector("output"), more = box.querySelector(".more");
+  const rows = [...body.rows], tools = box.querySelector(".tools"), input = tools.firstElementChild, output = box.querySelector("output"), more = box.querySelector(".more");
+  const hidden = JSON.parse(box.querySelector("script").textContent), id = box.closest("section")?.id ?? "";
   const isText = heads.map((head) => head.classList.contains("text"));
-  const values = heads.map((_, k) => rows.map((row) => { const v = row.cells[k].dataset.v; return isText[k] ? v || null : v === "" ? NaN : Number(v.replace("inf", "Infinity")); }));
+  const cell = (row, k) => row.cells[k].dataset.v ?? row.cells[k].textContent;
+  const values = heads.map((_, k) => rows.map((row) => { const v = cell(row, k); return isText[k] ? v || null : v === "" ? NaN : Number(v.replace("inf", "Infinity")); }));
   const columns = Object.fromEntries(heads.map((head, k) => [head.dataset.name, values[k]]));
-  const texts = rows.map((row) => [...row.cells].map((cell) => `${cell.textContent} ${cell.dataset.v}`).join(" ").toLowerCase());
-  let order = rows.map((_, i) => i), matches = () => true, all = false;
+  for (const [name, column] of Object.entries(hidden.columns)) columns[name] = column.some((v) => typeof v === "string") ? column : column.map((v) => v ?? NaN);
+  const texts = {};
+  for (const [name, column] of Object.entries(columns)) {
+    if (!column.some((v) => typeof v === "string")) continue;
+    const k = heads.findIndex((head) => head.dataset.name === name);
+    texts[name] = (shown) => [...new Set(column.filter((v, i) => v !== null && (v === shown || (k >= 0 && rows[i].cells[k].textContent === shown))))];
+  }
+  let words = null, order = rows.map((_, i) => i), matches = () => true, shown = FEW;
 
   function draw() {
     const chosen = order.filter(matches);
-    rows.forEach((row) => { row.hidden = true; });
-    chosen.slice(0, all ? rows.length : FEW).forEach((i) => { rows[i].hidden = false; });
-    body.append(...order.map((i) => rows[i]));
+    body.replaceChildren(...chosen.slice(0, shown).map((i) => rows[i]));
     more.hidden = chosen.length <= FEW;
-    more.textContent = all ? "show fewer rows" : `show ${chosen.length - FEW} more rows`;
-    if (!output.classList.contains("wrong")) output.textContent = chosen.length < rows.length ? `${chosen.length} of ${rows.length} rows on this page` : "";
+    more.textContent = shown < chosen.length ? `show ${Math.min(MORE, chosen.length - shown)} more rows` : "show fewer rows";
+    if (!output.classList.contains("wrong")) output.textContent = chosen.length < rows.length ? `${chosen.length} of ${rows.length} rows` : "";
   }
 
   function search(text) {
     output.classList.remove("wrong");
     matches = () => true;
-    if (text) {
-      const contains = (i) => texts[i].includes(text.toLowerCase());
-      matches = contains;
+    if (text && /[<>=!]/.test(text)) {
       try {
-        const test = condition(text, columns);
+        const test = condition(readable(text, hidden.names, texts), columns);
         rows.forEach((_, i) => test(i));
-        if (/[<>=!]/.test(text)) matches = test;
+        matches = test;
       } catch (error) {
-        if (/[<>=!]/.test(text)) { output.classList.add("wrong"); output.textContent = error.message; matches = () => true; }
+        output.classList.add("wrong");
+        output.textContent = error.message;
       }
+    } else if (text) {
+      words ??= rows.map((row) => [...row.cells].map((one) => `${one.textContent} ${one.dataset.v ?? ""}`).join(" ").toLowerCase());
+      matches = (i) => words[i].includes(text.toLowerCase());
     }
     draw();
+    remember(`${id}.filter`, text);
   }
 
-  function sort(k) {
-    const before = heads[k].getAttribute("aria-sort");
-    const ascending = before === "none" ? isText[k] : before === "descending";
+  function sort(k, way) {
+    const ascending = way === "ascending";
     heads.forEach((head) => head.setAttribute("aria-sort", "none"));
-    heads[k].setAttribute("aria-sort", ascending ? "ascending" : "descending");
+    heads[k].setAttribute("aria-sort", way);
     const column = values[k], missing = (v) => v === null || Number.isNaN(v), sign = ascending ? 1 : -1;
     order = rows.map((_, i) => i).sort((i, j) => {
       const [a, b] = [column[i], column[j]];
@@ -52,29 +91,83 @@ function prepare(box) {
     draw();
   }
 
-  heads.forEach((head, k) => head.firstElementChild.addEventListener("click", () => sort(k)));
+  heads.forEach((head, k) => head.firstElementChild.addEventListener("click", () => {
+    const before = head.getAttribute("aria-sort"), ascending = before === "none" ? isText[k] : before === "descending";
+    const way = ascending ? "ascending" : "descending";
+    sort(k, way);
+    remember(`${id}.sort`, `${head.dataset.name} ${way}`);
+  }));
   tools.hidden = rows.length <= FEW / 4;
-  tools.firstElementChild.addEventListener("input", (event) => search(event.target.value.trim()));
-  more.addEventListener("click", () => { all = !all; draw(); });
+  input.addEventListener("input", () => search(input.value.trim()));
+  more.addEventListener("click", () => { shown = shown < order.filter(matches).length ? shown + MORE : FEW; draw(); });
+  const query = new URLSearchParams(location.search), [name, way] = (query.get(`${id}.sort`) ?? "").split(" ");
+  const k = heads.findIndex((head) => head.dataset.name === name);
+  const filter = query.get(`${id}.filter`);
+  if (filter) { input.value = filter; search(filter); }
+  if (k >= 0 && ["ascending", "descending"].includes(way)) sort(k, way);
   draw();
+}
+
+// The parts of a chart are read with the mouse or the keys, and a click or Enter filters the steps by one of them.
+function connect(figure) {
+  const svg = figure.querySelector("svg"), output = figure.querySelector("output"), parts = [...svg.querySelectorAll("g")];
+  const tests = parts.filter((part) => part.dataset.test), input = document.querySelector("section[id$=steps] input");
+  let current = -1;
+  const read = (part) => {
+    parts.forEach((one) => one.classList.toggle("read", one === part));
+    output.textContent = part ? part.querySelector("title").textContent : "";
+  };
+  const choose = (part) => {
+    if (!part?.dataset.test || !input) return;
+    input.value = part.dataset.test;
+    input.dispatchEvent(new Event("input"));
+    input.closest("section").scrollIntoView();
+  };
+  svg.addEventListener("pointermove", (event) => read(event.target.closest("g")));
+  svg.addEventListener("pointerleave", () => read(null));
+  svg.addEventListener("blur", () => read(null));
+  svg.addEventListener("click", (event) => choose(event.target.closest("g")));
+  svg.addEventListener("keydown", (event) => {
+    const way = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (way && tests.length) { current = Math.max(0, Math.min(tests.length - 1, current + way)); read(tests[current]); event.preventDefault(); }
+    if (event.key === "Enter") choose(tests[current]);
+  });
 }
 
 function unfold() {
   const name = decodeURIComponent(location.hash.slice(1)), section = name && document.getElementById(name);
   const fold = section && section.querySelector("details");
-  if (fold) {
-    fold.open = true;
-    const cell = section.querySelector("tr.led td.stands");
-    if (cell) cell.scrollIntoView({ block: "nearest", inline: "center" });
-    section.scrollIntoView();
-  }
   const findings = [...document.querySelectorAll(".finding")];
   findings.forEach((one) => one.classList.toggle("led", findings.length > 1 && one.dataset.table === name));
+  if (!fold) return;
+  fold.open = true;
+  const told = findings.find((one) => one.dataset.table === name);
+  const isNear = told && section.getBoundingClientRect().top - told.getBoundingClientRect().top < 0.6 * innerHeight;
+  (isNear ? told : section).scrollIntoView();
+}
+
+// Other updates are opened at the same place, with the same filters and order.
+function turn(href) {
+  const query = new URLSearchParams(location.search).toString();
+  location.href = `${href.split("?")[0]}${query && `?${query}`}${location.hash}`;
 }
 
 document.querySelectorAll(".rows").forEach(prepare);
+document.querySelectorAll(".drawn figure").forEach(connect);
+const pages = [...document.querySelectorAll("nav a[data-page]")];
+pages.forEach((link) => link.addEventListener("click", (event) => {
+  if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  turn(link.getAttribute("href"));
+}));
+addEventListener("keydown", (event) => {
+  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey || event.target.closest("input, select, svg, .wide")) return;
+  const link = pages.find((one) => one.getAttribute("aria-keyshortcuts") === event.key);
+  if (link) turn(link.getAttribute("href"));
+});
 addEventListener("hashchange", unfold);
+addEventListener("load", () => requestAnimationFrame(unfold)); // after the browser has scrolled to the section
 unfold();
 const go = document.getElementById("go");
-if (go) go.addEventListener("submit", (event) => { event.preventDefault(); location.href = `${go.querySelector("input").value}${go.dataset.query}${location.hash}`; });
+if (go) go.addEventListener("submit", (event) => { event.preventDefault(); turn(go.querySelector("input").value); });
 document.body.dataset.ready = "yes";
