@@ -28,22 +28,21 @@ __all__ = ["browser", "tab"]  # fixtures
 
 NUMBERS = st.sampled_from([-9.0, -3.0, -0.25, -0.1, 0.0, 0.05, 1.0, 1.1, 30.0, float("nan")])
 LEARNER = {"advantages": "advantage", "ratios": "ratio", "loss_shares": "loss_share"}
-SHADES = {"147,51,234": 1, "217,119,6": 1, "37,99,235": -1}
+SHADES = {"var(--ep-many)": 1, "var(--ep-warm)": 1, "var(--ep-cool)": -1}
+OPACITY = 0.0075  # of one percent of strength
 
 
 def strength(name: str, value: float) -> float:
     """Return the strength of a colour in percent, computed number by number, as a slow reference."""
+    ends = {"logp": (6, 0), "logp_difference": (0.2, 0.2), "advantage": (2, 2), "loss_share": (0, 4)}
     if np.isnan(value):
         return 0
-    if name == "logp":
-        return 100 * min(max(-value, 0), 6) / 6
-    if name == "logp_difference":
-        return 100 * min(max(value, -0.2), 0.2) / 0.2
-    if name == "advantage":
-        return 100 * min(max(value, -2), 2) / 2
     if name == "ratio":
-        return 100 * np.log(min(max(value, 0.8), 1.25)) / np.log(1.25)
-    return 100 * min(max(value, 0), 4) / 4
+        share = np.log(min(max(value, 0.8), 1.25)) / np.log(1.25)
+    else:
+        low, high = ends[name]
+        share = min(value / high, 1) if value > 0 and high else max(value / low, -1) if value < 0 and low else 0
+    return 100 * np.sign(share) * abs(share) ** 0.5
 
 
 @pytest.mark.parametrize("quantity", QUANTITIES, ids=lambda quantity: quantity.name)
@@ -51,12 +50,12 @@ def strength(name: str, value: float) -> float:
 def test_scales_are_those_of_a_slow_reference(quantity: Any, value: float) -> None:
     [found] = quantity.strengths([value]).tolist()
     expected = strength(quantity.name, value)
-    assert (abs(found) if quantity.name == "logp" else found) == pytest.approx(expected, abs=0.51)
+    assert found == pytest.approx(expected, abs=0.51)
     css = quantity.css(found)
     assert (css == "") == (found == 0)
     if css:
-        shade, alpha = re.fullmatch(r"rgba\((.*),([\d.]+)\)", css).groups()  # type: ignore[union-attr]
-        assert float(alpha) == pytest.approx(0.006 * abs(found), abs=1e-3)
+        shade, alpha = re.fullmatch(r"rgba\((.*), ([\d.]+)\)", css).groups()  # type: ignore[union-attr]
+        assert float(alpha) == pytest.approx(OPACITY * abs(found), abs=1e-3)
         assert SHADES[shade] == (1 if not quantity.is_centred else np.sign(found))
 
 
@@ -64,7 +63,7 @@ def test_scales_are_those_of_a_slow_reference(quantity: Any, value: float) -> No
 def test_page_data_has_each_token_once_in_order_with_its_values(data: st.DataObject) -> None:
     plain = data.draw(conversations())
     talk = plain.record()
-    found = page_conversation(talk.episode, decode=lambda ids: f"<{ids[0]}>")
+    found = page_conversation(talk.episode, decode=lambda ids: "".join(f"<{id_}>" for id_ in ids))
     begin, sampled = 0, 0
     model = [message for message in found["messages"] if message["role"] == "model"]
     assert [message["turn"] for message in model] == list(range(len(plain.turns)))
@@ -142,7 +141,7 @@ def test_page_draws_each_token_once_with_its_colour_mask_and_words(browser: Any,
             for (_, alpha, classes), known in zip(found, values, strict=True):
                 own = {"logp": known[0], "logp_difference": known[1]}.get(name, 0.0) if known else 0.0
                 expected = abs(strength(name, own)) if known and name != "none" else 0
-                assert alpha == pytest.approx(0.006 * expected, abs=0.006)
+                assert alpha == pytest.approx(OPACITY * expected, abs=0.006)
                 assert ("ep-dim" in classes) == (known is not None and not known[2])
                 assert ("ep-unknown" in classes) == (known is not None and np.isnan(own))
         for at, known in list(enumerate(values))[:6]:
@@ -198,7 +197,7 @@ def test_link_of_a_token_marks_it_and_keyboard_reads_its_neighbours(tmp_path: Pa
         members = page.locator("#siblings tbody tr")
         found = {row[0].split()[0]: row for row in (line.split("\t") for line in members.all_inner_texts())}
         assert len(found) == 8  # the key of the group is the same in both updates
-        for id_, (_, _, gain, *_) in found.items():
+        for id_, (_, _, _, gain, *_) in found.items():
             gains = [one.measurements["advantage"] for update in explanations for one in update if one.id_ == id_]
             assert float(gain) == pytest.approx(np.mean(gains), rel=1e-3)
         learned.click()

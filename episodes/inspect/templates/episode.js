@@ -310,6 +310,7 @@ function axis() {
 function chosenLanes() {
   const labels = state.lanes, isChosen = (track) => state.agent !== null && agentOf(track) === state.agent;
   if (labels) return shown.lanes.filter((track) => labels.includes(track.label));
+  if (isTalk(shown)) return shown.lanes.filter((track) => !isConstant(track));
   const first = new Set([...shown.lanes.filter(isChosen), ...shown.lanes.filter((track) => !isChosen(track))].slice(0, SHOWN_LANES));
   return shown.lanes.filter((track) => first.has(track));
 }
@@ -317,10 +318,27 @@ function chosenLanes() {
 function lanesOfTracks() {  // lists of tracks, one for each lane
   const lanes = [];
   for (const track of chosenLanes()) {
-    if (lanes.length && state.joined.includes(track.label)) lanes.at(-1).push(track);
+    const isPart = isTalk(shown) && lanes.length && /^(mean|highest)$/.test(partOf(track)) && lanes.at(-1)[0].label.startsWith(`${track.label.slice(0, -partOf(track).length)}`);
+    if (lanes.length && (isPart || state.joined.includes(track.label))) lanes.at(-1).push(track);
     else lanes.push([track]);
   }
   return lanes;
+}
+
+const partOf = (track) => track.label.split(" · ")[1] ?? "";  // of lists of numbers: what describes each of them
+
+function isConstant(track) {
+  const [low, high] = rangeOf(track);
+  return !(low < high) && !Object.keys(track.odd).length && !partner(track);
+}
+
+function constants() {  // of a conversation: tracks that are one number, in words
+  const tracks = isTalk(shown) && !state.lanes ? shown.lanes.filter(isConstant) : [], words = new Map();
+  for (const track of tracks) {
+    const [name] = track.label.split(" · "), number = partOf(track) === "length" ? `${show(rangeOf(track)[0])} tokens` : show(rangeOf(track)[0]);
+    words.set(name, [...new Set([...(words.get(name) ?? []), number])]);
+  }
+  return words.size ? [element("p", { class: "note" }, `equal in all turns: ${[...words].map(([name, numbers]) => `${name} ${numbers.join(", ")}`).join(" · ")}`)] : [];
 }
 
 function groups(lines) {  // lanes by the first part of their path; a group of several can be closed
@@ -341,7 +359,7 @@ function groups(lines) {  // lanes by the first part of their path; a group of s
 
 function drawLanes() {
   find("axis").replaceChildren(axis());
-  find("lanes").replaceChildren(...turnLanes(), ...groups(lanesOfTracks().map(lane)));
+  find("lanes").replaceChildren(...turnLanes(), ...groups(lanesOfTracks().map(lane)), ...constants());
   move(state.step, false);
 }
 
@@ -402,8 +420,15 @@ function turns() {  // texts of an episode in the order of its steps
 
 function stopComparing() {
   const close = element("button", { type: "button", "aria-label": "stop comparing" }, "×");
-  close.addEventListener("click", () => { state.other = other = null; save(); drawRows(); draw(); });
+  close.addEventListener("click", endComparison);
   return close;
+}
+
+function endComparison() {
+  state.other = other = null;
+  save();
+  drawRows();
+  draw();
 }
 
 function firstDifference() {
