@@ -142,9 +142,9 @@ function siblings() {  // the other conversations of the group, with what they w
   const facts = [["turns", columns.length], ["ending", columns.ending]].filter(([, values]) => rows.some((one) => values[one] !== values[row]));
   const members = best.map((one) => {
     const key = keyOf(one), gain = shown.advantages?.[key.id], isHere = one === row, isOther = keyText(state.other) === keyText(key);
-    const words = shortId(key.id, ids), compare = isHere ? "" : element("button", { type: "button", "aria-label": `compare with ${key.id}`, "aria-pressed": String(isOther) }, isOther ? "compared" : "compare");
+    const words = shortId(key.id, ids), compare = isHere ? "this one" : element("button", { type: "button", "aria-label": `compare with ${key.id}`, "aria-pressed": String(isOther) }, isOther ? "compared" : "compare");
     if (!isHere) compare.addEventListener("click", () => (isOther ? endComparison() : choose(one, true)));
-    const go = isHere ? element("b", { title: key.id }, `${words} (this one)`) : element("button", { type: "button", title: key.id }, words);
+    const go = isHere ? element("b", { title: key.id }, words) : element("button", { type: "button", title: key.id }, words);
     if (!isHere) go.addEventListener("click", () => follow(one));
     const cells = [[true, go], [true, compare], [false, show(columns.return[one])], [false, gain === undefined ? "–" : show(gain)], ...facts.map(([name, values]) => [name === "ending", String(values[one])])];
     return element("tr", { class: isHere ? "here" : isOther ? "compared" : "" }, ...cells.map(([isText, cell]) => element("td", isText ? { class: "text" } : {}, cell)));
