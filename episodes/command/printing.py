@@ -17,7 +17,7 @@ GAP = 2  # between the columns of a table
 MOST_OF_LIST = 20  # characters of a list in brackets that is not wrapped
 FEWEST_OF_WORD = 24  # characters of a word of the first column that is cut
 _STYLES = {"terminated": "green", "truncated": "yellow", "terminated and truncated": "green", "cut": "dim"}
-_WORD = re.compile(rf"\[[^\[\]]{{0,{MOST_OF_LIST - 2}}}\]|\S+")
+_WORD = re.compile(rf"\[[^\[\]]{{0,{MOST_OF_LIST - 2}}}\]|\S+ … \S+|\S+")
 _NUMBER = re.compile(r"-?(∞|\d[\d,]*(\.\d+)?(e[+-]?\d+)?)|NaN|–")
 
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="Path or URL of a data set, or data of another format.")]
@@ -45,7 +45,9 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     if not console.is_terminal:
         console.width = PIPED_WIDTH  # no line breaks within rows for scripts
     rows = [list(map(visible, row)) for row in rows]  # a text of a user is neither markup nor a control sequence
-    for part in laid_out([*map(visible, names)], rows, console.width):
+    for n, part in enumerate(laid_out([*map(visible, names)], rows, console.width)):
+        if n:
+            console.print()
         titles = [
             Column(Text(title), justify="right" if is_numeric else "left", width=width, overflow="fold")
             for title, is_numeric, width in zip(part.titles, part.are_numeric, part.widths, strict=True)

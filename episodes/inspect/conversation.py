@@ -232,9 +232,10 @@ class ConversationView:
         for message in self.messages:
             ids = map(str, message.ids.tolist())
             text = space.join(ids if message.texts is None else (part or "" for part in message.texts))
-            note = f" ... {message.num_left} more tokens" if message.num_left else ""
-            notes = f"  [{', '.join(message.notes)}]" if message.notes else ""
-            lines.append(f"{message.role:6} {message.turn:3}  {text}{note}{notes}")
+            text += f" ... {message.num_left} more tokens" if message.num_left else ""
+            notes = f" ({', '.join(message.notes)})" if message.notes else ""
+            lines.append(f"{message.role}, turn {message.turn}{notes}:")
+            lines += [f"  {line}" for line in text.split("\n")] if text else []
         return "\n".join([*lines, *([f"... {self.num_left} more messages"] if self.num_left else [])])
 
     __repr__ = __str__

@@ -96,11 +96,11 @@ def test_show_prints_the_turns_of_a_conversation(tmp_path: Path) -> None:
     talk.turn([3], [4], 0.5)
     talk.turn([5], reward=1.0, terminated=True)
     data = write(tmp_path / "data", [talk.episode])
-    assert output("show", data, "--decode", "json:dumps").splitlines()[-4:] == [
-        "prompt   0  [1][2]",
-        "model    0  [3]  [reward 0.5]",
-        "reply    1  [4]",
-        "model    1  [5]  [reward 1]",
+    assert output("show", data, "--decode", "json:dumps").splitlines()[-8:] == [
+        *("prompt, turn 0:", "  [1][2]"),
+        *("model, turn 0 (reward 0.5):", "  [3]"),
+        *("reply, turn 1:", "  [4]"),
+        *("model, turn 1 (reward 1):", "  [5]"),
     ]
     output("show", data, "--html", tmp_path / "show.html", "--decode", "json:dumps")
     assert ">[3]</span>" in (tmp_path / "show.html").read_text()
