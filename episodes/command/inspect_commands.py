@@ -71,7 +71,7 @@ def info(
         lines.pop("mean return of complete episodes", None)
     if any(track.space for track in schema.tracks):  # they are in the table of tracks
         lines = {name: value for name, value in lines.items() if name not in ("observation space", "action space")}
-    lines["bytes"] = size(lines["bytes"])
+    lines["bytes"] = size(facts["bytes"])
     shown = {
         name: value for name, value in lines.items() if value not in (None, {}, "") and (value or name not in counts)
     }

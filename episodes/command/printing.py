@@ -18,7 +18,7 @@ MOST_OF_LIST = 20  # characters of a list in brackets that is not wrapped
 FEWEST_OF_WORD = 24  # characters of a word of the first column that is cut
 _STYLES = {"terminated": "green", "truncated": "yellow", "terminated and truncated": "green", "cut": "dim"}
 _WORD = re.compile(rf"\[[^\[\]]{{0,{MOST_OF_LIST - 2}}}\]|\S+ … \S+|\S+")
-_NUMBER = re.compile(r"-?(∞|\d[\d,]*(\.\d+)?(e[+-]?\d+)?)|NaN|–")
+_NUMBER = re.compile(r"-?(∞|\d[\d,]*(\.\d+)?(e[+-]?\d+)?)|NaN")
 
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="Path or URL of a data set, or data of another format.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -86,7 +86,9 @@ def laid_out(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
         if len(kept) == 1 and n:
             continue
         widths = _widths(shown, width - GAP * (len(shown) - 1))
-        cells = [["\n".join(_wrapped(cell, most)) for cell in column] for column, most in zip(shown, widths, strict=True)]
+        cells = [
+            ["\n".join(_wrapped(cell, most)) for cell in column] for column, most in zip(shown, widths, strict=True)
+        ]
         titles, *lines = map(list, zip(*cells, strict=True))
         filled = [[cell for cell in column[1:] if cell] for column in shown]
         are_numeric = [bool(column) and all(map(_NUMBER.fullmatch, column)) for column in filled]

@@ -495,7 +495,5 @@ def _text(decode: Decode, ids: tuple[int, ...]) -> str:
     except Exception as error:
         raise InvalidArgument(f"decode({list(ids)}) raised {type(error).__name__}: {error}") from error
     if not isinstance(text, str):
-        raise InvalidArgument(
-            f"decode({list(ids)}) returned {text!r}; it must return the text of a list of token ids"
-        )
+        raise InvalidArgument(f"decode({list(ids)}) returned {text!r}; it must return the text of a list of token ids")
     return text

@@ -257,15 +257,21 @@ def test_tables_fit_and_keep_all_words_in_order_and_ids_whole(rows: list[tuple[s
     for part in parts:
         assert sum(part.widths) + 2 * (len(part.widths) - 1) <= width or max(part.widths[1:]) == 1
         for row in (part.titles, *part.rows):
-            assert all(len(line) <= most for cell, most in zip(row, part.widths, strict=True) for line in cell.split("\n"))
+            assert all(
+                len(line) <= most for cell, most in zip(row, part.widths, strict=True) for line in cell.split("\n")
+            )
         other += [list(column) for column in list(zip(part.titles, *part.rows, strict=True))[1:]]
         firsts = [part.titles[0].split(), *(row[0].split() for row in part.rows)]
         whole = [row[0].split() for row in (names, *rows)]
-        assert all(words in whole for words in firsts) or max(map(len, sum(whole, []))) > 2 * width // 3
+        assert (
+            all(words in whole for words in firsts) or max(len(word) for row in whole for word in row) > 2 * width // 3
+        )
     assert [row[0].split() for row in parts[0].rows] == [row[0].split() for row in rows] or width < 45
     joined = ["".join("".join(column).split()) for column in other]
     assert [text for text in joined if text] == [
-        text for text in ("".join("".join(column).split()) for column in list(zip(names, *rows, strict=True))[1:]) if text
+        text
+        for text in ("".join("".join(column).split()) for column in list(zip(names, *rows, strict=True))[1:])
+        if text
     ]
 
 
@@ -275,7 +281,11 @@ def test_words_of_the_first_column_stay_whole_and_numbers_are_at_the_right(capsy
     assert part.rows[0] == [id_, "-0.5", "some words that are too\nlong"]
     assert part.are_numeric == [False, True, False]
     print_table(["id", "return"], [["a", "1"], ["b", "-12.5"]])
-    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == ["id  return", "a        1", "b    -12.5"]
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
+        "id  return",
+        "a        1",
+        "b    -12.5",
+    ]
 
 
 def test_report_shows_progress_at_once_and_ctrl_c_writes_no_file(tmp_path: Path) -> None:

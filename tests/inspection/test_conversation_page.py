@@ -29,6 +29,7 @@ __all__ = ["browser", "tab"]  # fixtures
 NUMBERS = st.sampled_from([-9.0, -3.0, -0.25, -0.1, 0.0, 0.05, 1.0, 1.1, 30.0, float("nan")])
 LEARNER = {"advantages": "advantage", "ratios": "ratio", "loss_shares": "loss_share"}
 SHADES = {"var(--ep-many)": 1, "var(--ep-warm)": 1, "var(--ep-cool)": -1}
+MOST_OF_TURN = 300  # tokens that are shown at first
 OPACITY = 0.0075  # of one percent of strength
 
 
@@ -348,3 +349,62 @@ def test_page_of_a_very_long_conversation_states_what_it_leaves_out() -> None:
     found = page_conversation(talk.episode)
     assert len(found["ids"]) <= MOST_OF_PAGE
     assert [one["size"] + one["left"] for one in found["messages"]] == [100_000, 70_000, 2]
+
+
+@WITH_BROWSER
+def test_long_turns_are_folded_and_words_are_found_in_them(tmp_path: Path, tab: Tab) -> None:
+    long = Conversation("a", outputs={})
+    long.begin(np.arange(1000, 1700))
+    for turn in range(30):
+        long.turn([7, 8], [9], float(turn))
+    page = tab.open(report(write(tmp_path / "data", [long.episode])))
+    tokens = page.locator("#conversation .ep-prompt .ep-token")
+    assert tokens.count() == MOST_OF_TURN
+    page.fill("#find", "1650 1651")
+    assert page.locator("[role=status]", has_text="1 of 1").count() == 1
+    assert page.locator(".ep-found").all_inner_texts() == ["1650", "1651"]
+    assert (tokens.count(), page.get_by_role("button", name="show all").count()) == (700, 0)
+    page.fill("#find", "7 8 ")
+    for number in (2, 3):
+        page.press("#find", "Enter")
+        assert page.locator("[role=status]", has_text=f"{number} of 30").count() == 1
+    assert page.locator(".ep-at").evaluate("one => one.place[1].turn") == 2
+    page.fill("#find", "nothing")
+    assert page.locator("[role=status]", has_text="not found").count() == 1
+    page.reload()
+    page.get_by_role("button", name="show all 700 tokens").click()
+    assert tokens.all_inner_texts() == list(map(str, range(1000, 1700)))
+    assert tokens.nth(MOST_OF_TURN).evaluate("one => one === document.activeElement")
+
+
+@WITH_BROWSER
+def test_group_marks_the_compared_conversation_and_states_what_is_equal(tmp_path: Path, tab: Tab) -> None:
+    talks = []
+    for name in "abc":
+        talk = Conversation(name, outputs={"logp": "f4"}, group=4)
+        talk.begin([1])
+        for turn in range(2):
+            talk.turn([2, 3], [4], 1.0, logp=[-1.0, -ord(name) / 100 - turn], terminated=turn == 1)
+        talks.append(talk.episode)
+    page = tab.open(report(write(tmp_path / "data", talks)))
+    rows = page.locator("#siblings tbody tr")
+    words = "group 4: 3 conversations of the same prompt, each of 2 turns, terminated"
+    assert page.locator("#siblings summary").inner_text() == words
+    assert page.locator("#siblings thead").inner_text().split() == ["id", "return", "advantage"]
+    assert (rows.nth(0).inner_text().split()[:4], rows.nth(0).locator("button").count()) == (
+        ["a", "this", "one", "2"],
+        0,
+    )
+    pressed = page.locator("#siblings [aria-pressed=true]")
+    for name in "bc":
+        page.get_by_role("button", name=f"compare with {name}").click()
+        page.locator(".talks.two").wait_for()
+        page.wait_for_function(f"() => document.querySelector('#siblings .compared').innerText.startsWith('{name}')")
+        assert pressed.count() == 1
+    pressed.click()
+    assert (page.locator(".talks.two").count(), pressed.count()) == (0, 0)
+    page.get_by_text("tracks of turns").click()
+    lanes = page.locator("#lanes .lane .name").all_inner_texts()
+    assert [name for name in lanes if name.startswith("logp")] == ["logp: mean, lowest and highest of the tokens"]
+    equal = page.locator("#lanes > .note").inner_text()
+    assert equal == "equal in all turns: rewards 1 · actions 2 tokens · observations 1 tokens"

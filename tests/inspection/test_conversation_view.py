@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from test_html import Checked
 
 from episodes import RaggedKind, SingleAgentEpisode
@@ -116,3 +118,32 @@ def test_conversation_view_of_long_episodes_is_small() -> None:
     assert "401 more messages" in str(view)
     assert "99600 more tokens" in str(view)
     assert len(view._repr_html_()) < 1_500_000
+
+
+@given(st.text(max_size=30))
+def test_characters_of_several_tokens_are_whole_on_the_last_one(text: str) -> None:
+    ids = list(text.encode("utf-8", "replace"))
+    whole = Conversation("a", outputs={})
+    whole.begin([0, *ids])
+    message = view_conversation(whole.episode, decode=lambda ids: bytes(ids).decode("utf-8", "replace")).messages[0]
+    characters = text.encode("utf-8", "replace").decode()
+    expected = [part for one in characters for part in (*[None] * (len(one.encode()) - 1), one)]
+    assert message.texts == ["\0", *expected]
+    assert [token.text for token in message.tokens(None)] == ["\0", *(part or "" for part in expected)]
+
+
+def test_part_of_a_character_at_the_end_of_a_message_stays_marked() -> None:
+    cut = Conversation("a", outputs={})
+    cut.begin([65, 226, 130])
+    message = view_conversation(cut.episode, decode=lambda ids: bytes(ids).decode("utf-8", "replace")).messages[0]
+    assert message.texts == ["A", "\ufffd", "\ufffd"]
+
+
+def test_title_of_a_token_has_the_log_probability_of_the_trainer_too() -> None:
+    talk = Conversation("a", outputs={"logp": "f4", "trainer_logp": "f4"})
+    talk.begin([1])
+    talk.turn([2], logp=[-0.5], trainer_logp=[-0.75])
+    view = view_conversation(talk.episode)
+    [token] = view.messages[1].tokens(view.quantity)
+    assert token.title == "log-probability -0.5, trainer's log-probability -0.75, sampler minus trainer 0.25"
+    assert view.messages[1].notes[-1] == "sampler and trainer: mean |Δ log-probability| 0.25"

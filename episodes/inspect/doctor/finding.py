@@ -52,7 +52,7 @@ KINDS = {  # kind -> what it does to targets, what to do
     ),
     "probability_above_1": (
         "ratios of probabilities, and so the loss, are wrong at these tokens",
-        "compute log-probabilities as log_softmax of the logits, in float32, of the model and the ids that were sampled",
+        "compute log-probabilities as the log_softmax of the logits in float32, at the ids that were sampled",
     ),
     "reward_type": (
         "rewards that are no single numbers are broadcast, or fail, where returns are summed",

@@ -36,7 +36,7 @@ function messageOf(talk, n, name = talk.name) {  // elements of one message; its
   made.append(...tokensOf(talk, message, 0, MOST_OF_TURN));
   if (message.size > MOST_OF_TURN) {
     const more = element("button", { type: "button", class: "more" }, `show all ${counted(message.size, "token")}`);
-    more.addEventListener("click", () => { unfold(made); made.querySelectorAll(".ep-token")[MOST_OF_TURN].focus(); });
+    more.addEventListener("click", () => { unfold(made); const token = tokenAt(made, MOST_OF_TURN); enter(made.parentElement, token); token.focus(); });
     made.append(" ", more);
   }
   if (message.left) made.append(element("span", { class: "ep-note" }, `… ${counted(message.left, "more token")}, not shown here`));
