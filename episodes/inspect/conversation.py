@@ -263,7 +263,8 @@ def view_conversation(
     that are left out of the loss are struck through. The title of a token has its id, log-probability and policy
     version. If the episode has an extra output "trainer_logp", such as `TokenGRPO.trainer_log_probs` computes, the
     background shows the sampler's minus the trainer's log-probability instead, from -0.2 to 0.2, and each turn has
-    their mean absolute difference. The scales are the same for all conversations.
+    their mean absolute difference. The scales are the same for all conversations. The strength of a colour grows with
+    the square root of the number.
 
     Args:
         episode: an episode of turns of tokens, growing or finalized.
