@@ -49,8 +49,8 @@ def info(
     from episodes.inspect.schema import read_schema
 
     dataset = _opened(directory)
-    facts = _facts_of_games(dataset) if _is_of_games(dataset) else _facts(dataset)
-    facts = {"path": str(directory)} | facts
+    found = _facts_of_games(dataset) if _is_of_games(dataset) else _facts(dataset)
+    facts: dict[str, Any] = {"path": str(directory), **found}
     schema = read_schema(dataset)
     tracks = _statistics(dataset) if stats else []
     if json:
