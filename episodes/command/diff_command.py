@@ -64,12 +64,11 @@ class _Result(NamedTuple):
     rows: list[list[str]] = []
 
     def print(self) -> None:
-        """Print the first line, the table, and the other lines."""
-        say_wrapped(self.lines[0])
+        """Print the lines, such as that the tracks are not the same, and then the table."""
+        for line in self.lines:
+            say_wrapped(line)
         if self.rows:
             print_table(("episode", "differs in", "first at", "A", "B", "steps"), self.rows)
-        for line in self.lines[1:]:
-            say_wrapped(line)
 
 
 def _compare_runs(a: Path, b: Path, tolerance: float, json: bool) -> None:

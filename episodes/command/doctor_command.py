@@ -30,7 +30,7 @@ def doctor(
     if json:
         print_json([asdict(finding) for finding in findings])
     else:
-        for line in map(str, findings):
-            say_wrapped(line)
+        for finding in findings:
+            say_wrapped(finding, finding.kind)
         say_wrapped(f"{subject}: {len(findings) or 'no'} finding{'s' * (len(findings) != 1)} in {findings.extent}")
     raise typer.Exit(bool(findings))

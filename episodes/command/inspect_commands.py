@@ -45,11 +45,12 @@ def info(
     The ranges of the tracks are those of at most 8 episodes. Of games whose agents are of several kinds, it lists the
     kinds.
     """
+    from episodes.inspect.formatting import size
     from episodes.inspect.schema import read_schema
 
     dataset = _opened(directory)
-    facts = _facts_of_games(dataset) if _is_of_games(dataset) else _facts(dataset)
-    facts = {"path": str(directory)} | facts
+    found = _facts_of_games(dataset) if _is_of_games(dataset) else _facts(dataset)
+    facts: dict[str, Any] = {"path": str(directory), **found}
     schema = read_schema(dataset)
     tracks = _statistics(dataset) if stats else []
     if json:
@@ -58,11 +59,6 @@ def info(
         ]
         print_json(facts | {"schema": schema_facts} | ({"tracks": tracks} if stats else {}))
         return
-    print_table(
-        ("track", "shape", "dtype", "space", "lowest", "highest", "notes"),
-        [_schema_row(track) for track in schema.tracks],
-    )
-    say(f"tracks: {schema.extent}\n")
     of_agents = facts.get("games") and "episodes" in facts  # in a game, each agent has an episode
     lines = {
         f"{name} of agents" if of_agents and name in ("episodes", "steps") else name: facts[name] for name in facts
@@ -71,11 +67,22 @@ def info(
         lines[f"kind {n}"] = f"{', '.join(kind['agents'])}: {kind['episodes']} episodes, {kind['steps']} steps"
         lines |= {f"kind {n}, {name}": kind[name] for name in ("observation space", "action space")}
     counts = ("recovered", "incomplete games")  # of defects: 0 is not worth a line
+    if lines.get("mean return of complete episodes") == lines["mean return"]:
+        lines.pop("mean return of complete episodes", None)
+    if any(track.space for track in schema.tracks):  # they are in the table of tracks
+        lines = {name: value for name, value in lines.items() if name not in ("observation space", "action space")}
+    lines["bytes"] = size(facts["bytes"])
     shown = {
         name: value for name, value in lines.items() if value not in (None, {}, "") and (value or name not in counts)
     }
     print_table(("", ""), [(name, text(value)) for name, value in shown.items()])
+    say(f"\ntracks: {schema.extent}")
+    heads = ("track", "shape", "dtype", "lowest", "mean", "highest", "space", "notes")
+    rows = [_schema_row(track) for track in schema.tracks]
+    kept = [k for k in range(len(heads)) if k < len(heads) - 2 or any(row[k] for row in rows)]
+    print_table([heads[k] for k in kept], [[row[k] for k in kept] for row in rows])
     if tracks:
+        say("")
         print_table([*tracks[0]], [[text(value) for value in row.values()] for row in tracks])
 
 
@@ -98,8 +105,8 @@ def _facts(dataset: EpisodeDataset) -> dict[str, Any]:
         "complete episodes": len(whole),
         "mean return of complete episodes": finite(sum(whole) / len(whole)) if whole else None,
         "endings": {ending: endings.count(ending) for ending in dict.fromkeys(endings)},
-        "observation space": text(dataset.observation_space),
-        "action space": text(dataset.action_space),
+        "observation space": _spaces_text(dataset.observation_space),
+        "action space": _spaces_text(dataset.action_space),
         "metadata": dataset.user_metadata,
         "splits": {name: len(dataset.split(name)) for name in dataset.splits},
         "recovered": dataset.recovered,
@@ -117,8 +124,8 @@ def _facts_of_games(dataset: GameDataset) -> dict[str, Any]:
             "agents": [str(agent) for agent in dict.fromkeys(kind.metadata["agent_id"].tolist())],
             "episodes": len(kind),
             "steps": kind.num_steps,
-            "observation space": text(kind.observation_space),
-            "action space": text(kind.action_space),
+            "observation space": _spaces_text(kind.observation_space),
+            "action space": _spaces_text(kind.action_space),
         }
         for kind in dataset.kinds
     ]
@@ -135,6 +142,13 @@ def _facts_of_games(dataset: GameDataset) -> dict[str, Any]:
         "kinds": kinds,
         "metadata": dataset.user_metadata,
     }
+
+
+def _spaces_text(space: Any) -> str:
+    """Return a nested space as text, "" for None."""
+    from episodes.inspect.schema import spaces_text
+
+    return "" if space is None else text(spaces_text(space))
 
 
 def ls(
@@ -161,6 +175,7 @@ def ls(
         return
     is_whole = all(row.get("is_complete") and row["length"] == row["episode_length"] for row in rows)
     left_out = {"episode_length", "episode_return", "is_complete"} if is_whole else {"episode_length"}
+    left_out |= {"t_started"} if not any(row["t_started"] for row in rows) else set()
     shown = [name for name in names if name not in left_out and any(row[name] is not None for row in rows)]
     print_table(shown, [[_cell(row[name]) for name in shown] for row in rows])
 
@@ -262,9 +277,10 @@ def _schema_row(track: TrackSchema) -> list[str]:
     from episodes.inspect.formatting import clipped, number
 
     series = track.series
-    low, _, high = series.range if series.is_numeric else (None, None, None)
-    ends = ["" if end is None else number(end) for end in (low, high)]
-    return [clipped(track.path), track.item_shape, series.dtype, track.space, *ends, clipped(", ".join(series.remarks))]
+    low, mean, high = map(number, series.range) if series.is_numeric else ("", "", "")
+    ends = [low, mean if series.is_numeric and series.has_common_mean else "", high]
+    notes = [clipped(", ".join(track.remarks))]
+    return [clipped(track.path), track.item_shape, series.dtype, *ends, track.space, *notes]
 
 
 def _track_facts(series: Series) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -14,7 +14,11 @@ from episodes.command.terminal import say, visible
 
 PIPED_WIDTH = 10_000
 GAP = 2  # between the columns of a table
-NARROWEST = 24  # width of the first column of a table with longer words
+MOST_OF_LIST = 20  # characters of a list in brackets that is not wrapped
+FEWEST_OF_WORD = 24  # characters of a word of the first column that is cut
+_STYLES = {"terminated": "green", "truncated": "yellow", "terminated and truncated": "green", "cut": "dim"}
+_WORD = re.compile(rf"\[[^\[\]]{{0,{MOST_OF_LIST - 2}}}\]|\S+ … \S+|\S+")
+_NUMBER = re.compile(r"-?(∞|\d[\d,]*(\.\d+)?(e[+-]?\d+)?)|NaN")
 
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="Path or URL of a data set, or data of another format.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -28,84 +32,135 @@ def print_json(value: object) -> None:
 def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table of texts on the terminal, with the column titles `names` unless all are empty.
 
-    If the table is wider than the terminal, cells are wrapped between words, and paths in the first column after a "/".
-    If the words do not fit, several tables with the same first column are printed below each other.
+    Columns of numbers are aligned at the right. If the table is wider than the terminal, cells are wrapped between
+    words. If the words do not fit, several tables with the same first column are printed below each other. Words of the
+    first column, such as ids and paths, stay on one line; in a very narrow terminal their middle is cut. Endings have
+    colours.
     """
     from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text
 
-    def cell(value: str) -> Text:
-        return Text(visible(value))  # a text of a user is neither markup nor a control sequence
-
     console = Console()
     if not console.is_terminal:
         console.width = PIPED_WIDTH  # no line breaks within rows for scripts
-    rows = [list(map(visible, row)) for row in rows]
-    columns = list(zip(names, *rows, strict=True))
-    for chosen in _groups(columns, console.width):
-        shown = [columns[i] for i in chosen]
-        widths = _widths(shown, console.width - GAP * (len(shown) - 1))
-        paths = ["\n".join(_broken_path(path, widths[0])) for path in shown[0]]
-        heads, *lines = zip(paths, *shown[1:], strict=True)
-        titles = (Column(cell(head), width=width, overflow="fold") for head, width in zip(heads, widths, strict=True))
-        table = Table(*titles, box=None, pad_edge=False, show_header=any(names))
-        for line in lines:
-            table.add_row(*map(Text, line))
+    rows = [list(map(visible, row)) for row in rows]  # a text of a user is neither markup nor a control sequence
+    for n, part in enumerate(laid_out([*map(visible, names)], rows, console.width)):
+        if n:
+            console.print()
+        titles = [
+            Column(Text(title), justify="right" if is_numeric else "left", width=width, overflow="fold")
+            for title, is_numeric, width in zip(part.titles, part.are_numeric, part.widths, strict=True)
+        ]
+        table = Table(*titles, box=None, pad_edge=False, show_header=any(part.titles))
+        for row in part.rows:
+            table.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
         console.print(table)
+
+
+class Part(NamedTuple):
+    """Table of texts that are wrapped to the widths of their columns."""
+
+    titles: list[str]
+    rows: list[list[str]]
+    widths: list[int]
+    are_numeric: list[bool]
+
+
+def laid_out(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[Part]:
+    """Return the tables that have room in `width` characters, each with the first column.
+
+    Tables after the first one leave out the rows without other cells.
+
+    >>> [part] = laid_out(["id", "steps"], [["a", "10"], ["b", "9"]], 80)
+    >>> part.rows, part.widths, part.are_numeric
+    ([['a', '10'], ['b', '9']], [2, 5], [False, True])
+    """
+    columns = [list(column) for column in zip(names, *rows, strict=True)]
+    columns[0] = [_cut(cell, max(width * 2 // 3, FEWEST_OF_WORD)) for cell in columns[0]]
+    parts = []
+    for n, chosen in enumerate(_groups(columns, width)):
+        shown = [columns[i] for i in chosen]
+        kept = [0, *(k for k in range(1, len(rows) + 1) if not n or any(column[k] for column in shown[1:]))]
+        shown = [[column[k] for k in kept] for column in shown]
+        if len(kept) == 1 and n:
+            continue
+        widths = _widths(shown, width - GAP * (len(shown) - 1))
+        cells = [
+            ["\n".join(_wrapped(cell, most)) for cell in column] for column, most in zip(shown, widths, strict=True)
+        ]
+        titles, *lines = map(list, zip(*cells, strict=True))
+        filled = [[cell for cell in column[1:] if cell] for column in shown]
+        are_numeric = [bool(column) and all(map(_NUMBER.fullmatch, column)) for column in filled]
+        parts.append(Part(titles, lines, widths, are_numeric))
+    return parts
 
 
 def _groups(columns: Sequence[Sequence[str]], width: int) -> list[list[int]]:
     """Return the indices of the columns of tables that have room in `width` characters, each with the first column."""
     longest = _longest_words(columns)
-    groups, first = [[0]], min(longest[0], NARROWEST)
-    room = width - first
+    groups, room = [[0]], width - longest[0]
     for i in range(1, len(columns)):
         if len(groups[-1]) > 1 and room < GAP + longest[i]:
             groups.append([0])
-            room = width - first
+            room = width - longest[0]
         groups[-1].append(i)
         room -= GAP + longest[i]
     return groups
 
 
 def _longest_words(columns: Sequence[Sequence[str]]) -> list[int]:
-    """Return the length of the longest word of each column, and of the longest part of a path in the first one."""
-    words = [[part for cell in column for part in cell.split()] for column in columns]
-    words[0] = [part for cell in columns[0] for part in _broken_path(cell, 1)]
-    widest = [max(map(len, column)) for column in columns]
-    return [min(max(map(len, parts), default=0), most) for parts, most in zip(words, widest, strict=True)]
+    """Return the length of the longest word of each column, at least 1."""
+    return [max((len(word) for cell in column for word in _WORD.findall(cell)), default=1) for column in columns]
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
-    """Return widths of table columns that fit into `room` characters together, if their longest words do. If these do
-    not, the first column is narrower, and its words are broken.
+    """Return widths of table columns that fit into `room` characters together, if their longest words do.
+
+    Otherwise the widest columns but the first one are narrower, and their words are broken.
     """
-    widest = [max(map(len, column)) for column in columns]
+    widest = [max(1, *map(len, column)) for column in columns]
     if sum(widest) <= room:
         return widest
     widths = _longest_words(columns)
     room -= sum(widths)
-    widths[0] = max(widths[0] + min(room, 0), min(widths[0], NARROWEST))
+    for i in sorted(range(1, len(widths)), key=lambda i: -widths[i]):
+        less = min(max(-room, 0), widths[i] - 1)
+        widths[i], room = widths[i] - less, room + less
     needy = sorted(range(len(widths)), key=lambda i: widest[i] - widths[i])
     for n, i in enumerate(needy):  # those that need least get it first, the others equal parts
-        more = min(widest[i] - widths[i], max(room, 0) // (len(needy) - n))
+        more = min(max(widest[i] - widths[i], 0), max(room, 0) // (len(needy) - n))
         widths[i], room = widths[i] + more, room - more
     return widths
 
 
-def _broken_path(path: str, width: int) -> list[str]:
-    """Return the lines of a path, broken after a "/" where they are longer than `width` characters.
+def _wrapped(cell: str, width: int) -> list[str]:
+    """Return the lines of a cell, broken between words, and within words that are longer than `width` characters.
 
-    >>> _broken_path("observations/force/left", 15)
-    ['observations/', '  force/left']
+    >>> _wrapped("of [48, 64, 3] items", 12)
+    ['of', '[48, 64, 3]', 'items']
     """
+    if len(cell) <= width and "\n" not in cell:
+        return [cell]
     lines = [""]
-    for part in re.findall("[^/]*/?", path)[:-1]:
-        if lines[-1].strip() and len(lines[-1]) + len(part) > width:
-            lines.append("  ")
-        lines[-1] += part
+    for word in _WORD.findall(cell):
+        for part in [word[k : k + width] for k in range(0, len(word), width)]:
+            if not lines[-1]:
+                lines[-1] = part
+            elif len(lines[-1]) + 1 + len(part) <= width:
+                lines[-1] += f" {part}"
+            else:
+                lines.append(part)
     return lines
+
+
+def _cut(cell: str, width: int) -> str:
+    """Return the cell with the middle of words that are longer than `width` characters replaced by "…"."""
+
+    def short(word: re.Match[str]) -> str:
+        return word[0] if len(word[0]) <= width else f"{word[0][: width // 2]}…{word[0][width // 2 - width + 1 :]}"
+
+    return re.sub(r"\S+", short, cell)
 
 
 def text(value: object) -> str:

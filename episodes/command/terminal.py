@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import textwrap
@@ -28,12 +29,21 @@ def say(text: object, *, err: bool = False) -> None:
     print(visible(text), file=sys.stderr if err else sys.stdout, flush=True)
 
 
-def say_wrapped(text: object) -> None:
+def say_wrapped(text: object, defect: str = "") -> None:
     """Print a text as `say` does, with line breaks between words if stdout is a terminal.
 
-    Further lines of a line are indented by two spaces more than its first one.
+    Further lines of a line are indented by two spaces more than its first one. If the text begins with `defect`, this
+    is red in terminals with colours.
     """
-    say("\n".join(wrapped(str(text), get_terminal_size().columns)) if sys.stdout.isatty() else text)
+    if not sys.stdout.isatty():
+        say(text)
+        return
+    lines = "\n".join(wrapped(str(text), get_terminal_size().columns))
+    has_colours = defect and os.environ.get("TERM", "dumb") != "dumb" and "NO_COLOR" not in os.environ
+    if has_colours and lines.startswith(defect):
+        print(f"\x1b[31m{defect}\x1b[0m", end="")
+        lines = lines.removeprefix(defect)
+    say(lines)
 
 
 def wrapped(text: str, width: int) -> list[str]:

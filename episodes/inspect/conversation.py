@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,20 +38,26 @@ MOST_OF_PAGE = 50_000  # tokens of a conversation on a page, of which the longes
 MOST_MESSAGES_OF_PAGE = 2000
 LEARNER = "learner"  # extra output of `LearnedTracks`
 _TOOL_CALLS = "tool_calls"
-_OPACITY = 0.6  # of the strongest colour
+_OPACITY = 0.75  # of the strongest colour
 _TINY = 1e-9
-_WARM, _COOL, _COUNT = "217,119,6", "37,99,235", "147,51,234"  # red, green, blue
+_STOPS = (0, 4, 25, 56, 100)  # percent of a scale with a half, at which its background has the colour of the number
+_WARM, _COOL, _COUNT = "var(--ep-warm)", "var(--ep-cool)", "var(--ep-many)"  # of the style: red, green, blue
+MOST_OF_CHARACTER = 4  # tokens of bytes that make one character
+_BROKEN = "\ufffd"  # in place of a part of a character
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
     """Number of each sampled token that its background shows, on one scale for all conversations.
 
+    The strength of the colour is the square root of the distance from `zero`, as a share of that of `low` or `high`, so
+    small numbers are seen beside large ones.
+
     Attributes:
         name: its key in `Message.values`.
         label: its name in words.
         low, zero, high: the number with the strongest colour on each side, and the number without colour.
-        is_log: whether the colour follows the logarithm of the number.
+        is_log: whether the scale is that of the logarithm of the number.
         remark: what the number is, in words.
     """
 
@@ -70,7 +76,7 @@ class Quantity:
 
     @property
     def colours(self) -> tuple[str, str]:
-        """Colours of numbers below and above `zero`, as "red,green,blue"."""
+        """Colours of numbers below and above `zero`, as CSS variables of red, green and blue."""
         return (_COOL, _WARM) if self.is_centred else (_COUNT, _COUNT)
 
     def strengths(self, values: ArrayLike) -> np.ndarray:
@@ -80,7 +86,7 @@ class Quantity:
 
         >>> logp, difference = QUANTITIES[:2]
         >>> logp.strengths([-3.0, float("-inf"), float("nan")]), difference.strengths([0.1, -1.0])
-        (array([ -50, -100,    0], dtype=int8), array([  50, -100], dtype=int8))
+        (array([ -71, -100,    0], dtype=int8), array([  71, -100], dtype=int8))
         """
         scale = np.array([self.low, self.zero, self.high])
         numbers = np.clip(np.asarray(values, np.float64), self.low, self.high)
@@ -88,13 +94,13 @@ class Quantity:
             scale, numbers = np.log(scale), np.log(numbers)
         low, zero, high = scale.tolist()
         below, above = max(zero - low, _TINY), max(high - zero, _TINY)
-        strengths = np.where(numbers < zero, (numbers - zero) / below, (numbers - zero) / above)
-        return np.round(100 * np.nan_to_num(strengths)).astype(np.int8)
+        shares = np.nan_to_num(np.where(numbers < zero, (numbers - zero) / below, (numbers - zero) / above))
+        return np.round(100 * np.sign(shares) * np.sqrt(np.abs(shares))).astype(np.int8)
 
     def css(self, strength: int) -> str:
         """Return the colour of a strength in CSS, or "" for none."""
         shade = self.colours[strength > 0]
-        return f"rgba({shade},{abs(strength) * _OPACITY / 100:.3g})" if strength else ""
+        return f"rgba({shade}, {abs(strength) * _OPACITY / 100:.3g})" if strength else ""
 
     @property
     def ends(self) -> tuple[str, str]:
@@ -105,9 +111,15 @@ class Quantity:
     @property
     def gradient(self) -> str:
         """The scale as a CSS background."""
+        strengths = [round(10 * mark**0.5) for mark in _STOPS]
+        below, above = self.colours
+        half, middle = (2, 50) if self.is_centred else (1, 0)
+        stops = [(middle + mark / half, above, strength) for mark, strength in zip(_STOPS, strengths, strict=True)]
         if self.is_centred:
-            return f"linear-gradient(to right,rgba({_COOL},{_OPACITY}),transparent,rgba({_WARM},{_OPACITY}))"
-        return f"linear-gradient(to right,transparent,rgba({_COUNT},{_OPACITY}))"
+            left = [(middle - mark / half, below, strength) for mark, strength in zip(_STOPS, strengths, strict=True)]
+            stops = left[::-1] + stops
+        colours = [f"rgba({shade}, {strength * _OPACITY / 100:.3g}) {place:g}%" for place, shade, strength in stops]
+        return f"linear-gradient(to right, {', '.join(colours)})"
 
 
 QUANTITIES = (
@@ -117,7 +129,7 @@ QUANTITIES = (
     Quantity("ratio", "ratio", 0.8, 1.0, 1.25, "of probabilities, mean of the gradient steps", is_log=True),
     Quantity("loss_share", "loss share", 0.0, 0.0, 4.0, "of the update's absolute loss, in mean shares of its tokens"),
 )
-_BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
+_LABELS = {quantity.name: quantity.label for quantity in QUANTITIES} | {TRAINER_LOGP: "trainer's log-probability"}
 _OF_LEARNER = {"advantages": "advantage", "ratios": "ratio", "clipped": "clipped", "loss_shares": "loss_share"}
 _OF_LEARNER |= {"shares": "share"}  # of the update's loss, as a fraction
 
@@ -147,8 +159,10 @@ class Message:
         role: "prompt", "model", "reply" or "tool".
         step: index of the step in the episode.
         ids: ids of the first tokens, int [n].
-        texts: their texts, or None without `decode`.
-        values: numbers per token [n]: those of `QUANTITIES`, "clipped", "share", "learned" and "version".
+        texts: their texts, or None without `decode`. A character of several tokens is the text of the last one, and the
+            text of the others is None.
+        values: numbers per token [n]: those of `QUANTITIES`, "trainer_logp", "clipped", "share", "learned" and
+            "version".
         num_left: number of further tokens.
         notes: reward, advantage, share of the loss, policy version and kept tokens.
         turn: step since the begin of the conversation.
@@ -157,7 +171,7 @@ class Message:
     role: str
     step: int
     ids: np.ndarray
-    texts: Sequence[str] | None
+    texts: Sequence[str | None] | None
     values: Mapping[str, np.ndarray]
     num_left: int
     notes: Sequence[str]
@@ -169,13 +183,13 @@ class Message:
         is_coloured = quantity is not None and quantity.name in rows
         strengths = quantity.strengths(rows[quantity.name]).tolist() if quantity is not None and is_coloured else []
         for k, id_ in enumerate(self.ids.tolist()):
-            title = [] if self.texts is None else [str(id_)]
-            title += [f"{_BY_NAME[name].label} {_word(row[k])}" for name, row in rows.items() if name in _BY_NAME]
+            title = [] if self.texts is None else [str(id_), *(["part of a character"] * (self.texts[k] is None))]
+            title += [f"{_LABELS[name]} {_word(row[k])}" for name, row in rows.items() if name in _LABELS]
             title += ["clipped"] if "clipped" in rows and rows["clipped"][k] > 0 else []
             title += [f"version {rows[VERSION][k]}"] if VERSION in rows else []
             is_dim = LEARNED in rows and not rows[LEARNED][k]
             title += ["left out of the loss"] if is_dim else []
-            text = str(id_) if self.texts is None else self.texts[k]
+            text = str(id_) if self.texts is None else self.texts[k] or ""
             colour = quantity.css(strengths[k]) if quantity is not None and strengths else ""
             yield Token(text, ", ".join(title), colour, is_dim)
 
@@ -216,10 +230,12 @@ class ConversationView:
     def __str__(self) -> str:
         lines, space = [self.title], "" if self.is_decoded else " "
         for message in self.messages:
-            text = space.join(message.texts if message.texts is not None else map(str, message.ids.tolist()))
-            note = f" ... {message.num_left} more tokens" if message.num_left else ""
-            notes = f"  [{', '.join(message.notes)}]" if message.notes else ""
-            lines.append(f"{message.role:6} {message.turn:3}  {text}{note}{notes}")
+            ids = map(str, message.ids.tolist())
+            text = space.join(ids if message.texts is None else (part or "" for part in message.texts))
+            text += f" ... {message.num_left} more tokens" if message.num_left else ""
+            notes = f" ({', '.join(message.notes)})" if message.notes else ""
+            lines.append(f"{message.role}, turn {message.turn}{notes}:")
+            lines += [f"  {line}" for line in text.split("\n")] if text else []
         return "\n".join([*lines, *([f"... {self.num_left} more messages"] if self.num_left else [])])
 
     __repr__ = __str__
@@ -247,7 +263,8 @@ def view_conversation(
     that are left out of the loss are struck through. The title of a token has its id, log-probability and policy
     version. If the episode has an extra output "trainer_logp", such as `TokenGRPO.trainer_log_probs` computes, the
     background shows the sampler's minus the trainer's log-probability instead, from -0.2 to 0.2, and each turn has
-    their mean absolute difference. The scales are the same for all conversations.
+    their mean absolute difference. The scales are the same for all conversations. The strength of a colour grows with
+    the square root of the number.
 
     Args:
         episode: an episode of turns of tokens, growing or finalized.
@@ -348,7 +365,7 @@ def _view(
     episode: SingleAgentEpisode, decode: Decode | None, gains: np.ndarray | None, max_tokens: int, max_messages: int
 ) -> ConversationView:
     """Return the view of a conversation, given the advantage of each turn or None."""
-    text_of = None if decode is None else cache(lambda id_: _text(id_, decode))
+    text_of = None if decode is None else cache(partial(_text, decode))
     versions = episode.get_policy_versions().tolist()
     kinds: dict[str, Any] = episode.tracks.ragged_kinds()
     outputs = [key for key in (LOGP, TRAINER_LOGP, LEARNED, VERSION) if _is_per_token(kinds.get(key))]
@@ -378,7 +395,7 @@ def _view(
             notes += [f"unknown {key}: {count} numbers for {len(ids)} tokens" for key, count in odd.items()]
         if len(messages) < max_messages:
             shown = np.asarray(ids[:max_tokens])
-            texts = None if text_of is None else [text_of(id_) for id_ in shown.tolist()]
+            texts = None if text_of is None else _texts(shown.tolist(), text_of)
             values = {name: numbers[:max_tokens] for name, numbers in values.items()}
             left = max(len(ids) - max_tokens, 0)
             messages.append(Message(role, t, shown, texts, values, left, notes, episode.t_started + t))
@@ -404,8 +421,8 @@ def _is_per_token(kind: Any) -> bool:
 
 
 def _per_token(stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return numbers per token by name, with the difference of the log-probabilities in place of the trainer's."""
-    values = {name: numbers for name, numbers in stored.items() if name != TRAINER_LOGP}
+    """Return numbers per token by name, with the difference of the log-probabilities."""
+    values = dict(stored)
     if LOGP in stored and TRAINER_LOGP in stored:
         values["logp_difference"] = np.subtract(stored[LOGP], stored[TRAINER_LOGP], dtype=np.float64)
     return values
@@ -425,7 +442,7 @@ def _summary(values: Mapping[str, np.ndarray], has_advantage: bool) -> list[str]
         notes.append(f"{np.count_nonzero(known['clipped'])} of {len(known['clipped'])} tokens clipped")
     if "logp_difference" in known:
         distance = float(np.abs(known["logp_difference"]).mean())
-        notes.append(f"sampler and trainer differ by {formatting.number(distance, 3)}")
+        notes.append(f"sampler and trainer: mean |Δ log-probability| {formatting.number(distance, 3)}")
     if LEARNED in values and not values[LEARNED].all():
         notes.append(f"{np.count_nonzero(values[LEARNED] == 0)} of {len(values[LEARNED])} tokens left out of the loss")
     return notes
@@ -449,18 +466,35 @@ def _checked_advantages(values: ArrayLike, num: int) -> np.ndarray:
     return np.broadcast_to(array.astype(float), num)
 
 
-def _text(id_: int, decode: Decode | None) -> str:
-    """Return a token as text, decoded by `decode`, or its id without `decode`.
+def _texts(ids: list[int], text_of: Callable[[tuple[int, ...]], str]) -> list[str | None]:
+    """Return the text of each token. A character of several tokens is the text of the last one; the others have None.
+
+    >>> _texts([226, 130, 172, 33], lambda ids: bytes(ids).decode("utf-8", "replace"))
+    [None, None, '€', '!']
+    """
+    texts: list[str | None] = []
+    while len(texts) < len(ids):
+        begin, text = len(texts), text_of((ids[len(texts)],))
+        parts: list[str | None] = [text]
+        for stop in range(begin + 2, min(begin + MOST_OF_CHARACTER, len(ids)) + 1) if _BROKEN in text else ():
+            whole = text_of(tuple(ids[begin:stop]))
+            if _BROKEN not in whole:
+                parts = [*[None] * (stop - begin - 1), whole]
+                break
+        texts += parts
+    return texts
+
+
+def _text(decode: Decode, ids: tuple[int, ...]) -> str:
+    """Return the text of tokens, decoded by `decode`.
 
     Raises:
         InvalidArgument: `decode` raised an error, or returned no str.
     """
-    if decode is None:
-        return str(id_)
     try:
-        text = decode([id_])
+        text = decode(list(ids))
     except Exception as error:
-        raise InvalidArgument(f"decode([{id_}]) raised {type(error).__name__}: {error}") from error
+        raise InvalidArgument(f"decode({list(ids)}) raised {type(error).__name__}: {error}") from error
     if not isinstance(text, str):
-        raise InvalidArgument(f"decode([{id_}]) returned {text!r}; it must return the text of a list of token ids")
+        raise InvalidArgument(f"decode({list(ids)}) returned {text!r}; it must return the text of a list of token ids")
     return text

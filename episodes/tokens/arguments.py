@@ -25,7 +25,7 @@ _NUMBERS = {
     VERSION: ("iu", "integers"),
     TOKEN_REWARDS: ("f", "floats"),
 }
-_MOST_LOGP = 0.01  # engines with low precision return log-probabilities slightly above 0
+MOST_LOGP = 0.01  # engines with low precision return log-probabilities slightly above 0
 _LEAST_LOGP = -1e3  # no token is ever sampled with it; engines return -9999, -1e9 or the like for masked tokens
 
 
@@ -169,11 +169,11 @@ def check_logp(logp: np.ndarray, label: Callable[[], str]) -> None:
     """Raise `InvalidArgument` if a log-probability is NaN, greater than 0 (by more than rounding, 0.01), or so low that
     no such token can have been sampled (-inf, or a number that replaces it)."""
     if not len(logp) or (
-        logp.item(logp.argmax()) <= _MOST_LOGP and logp.item(logp.argmin()) >= _LEAST_LOGP
+        logp.item(logp.argmax()) <= MOST_LOGP and logp.item(logp.argmin()) >= _LEAST_LOGP
     ):  # both indices are that of the first NaN; `max` and `min` take three times as long
         return
-    i = int((~((logp <= _MOST_LOGP) & (logp >= _LEAST_LOGP))).argmax())
-    if not logp[i] <= _MOST_LOGP:
+    i = int((~((logp <= MOST_LOGP) & (logp >= _LEAST_LOGP))).argmax())
+    if not logp[i] <= MOST_LOGP:
         raise InvalidArgument(
             f"{label()} has {logp[i]:.6g} at index {i}; log-probabilities are 0 or less (math.log of the probability)"
         )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from running import assert_fails, episode, output, printed, run, write
 
+from episodes import SingleAgentEpisode
 from episodes.command import main
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.tokens import Conversation
@@ -32,6 +35,40 @@ def test_info_prints_facts_and_statistics(data: Path) -> None:
     assert tracks["actions"]["mean"] == pytest.approx(0.4)
     assert "[red]me[/red]" in output("info", data)
     assert "observations/1" in output("info", data, "--stats")
+
+
+def test_info_prints_facts_before_tracks_and_marks_what_is_outside_of_its_space(tmp_path: Path) -> None:
+    low, high = np.array([-1, -np.inf, -1], np.float32), np.array([1, np.inf, 1.5], np.float32)
+    space = spaces.Dict({"a": spaces.Box(low, high), "b": spaces.Box(0, 1, (40,)), "c": spaces.Discrete(2)})
+    observations = {
+        "a": np.array([[0, 90, 1.5]] * 3, np.float32),
+        "b": np.full((3, 40), 1.25, np.float32),
+        "c": np.array([0, 1, 2]),
+    }
+    walk = SingleAgentEpisode.from_arrays(
+        observations, [0, 1], [1.0, 2.0], observation_space=space, action_space=spaces.Discrete(2), terminated=True
+    )
+    data = write(tmp_path / "data", [walk])
+    facts, table = output("info", data).split("\n\n")
+    assert [line.split("  ")[0] for line in facts.splitlines()] == [
+        *("path", "episodes", "steps", "bytes", "mean return", "lowest return", "highest return"),
+        *("complete episodes", "endings"),
+    ]
+    assert re.search(r"bytes +[\d.]+ k?B *\n", facts)
+    lines = {line.split()[0]: line for line in table.splitlines()}
+    assert "Box [-1 … 1, -∞ … ∞, -1 … 1.5]" in lines["observations/a"]
+    assert {name for name, line in lines.items() if "outside of the space" in line} == {
+        "observations/b",
+        "observations/c",
+    }
+    assert "mean" in lines["track"]
+
+
+def test_ls_leaves_out_the_begin_if_all_episodes_have_theirs(tmp_path: Path) -> None:
+    whole = episode([1.0, 2.0], "whole", terminated=True)
+    assert "t_started" not in output("ls", write(tmp_path / "whole", [whole]))
+    assert "t_started" in output("ls", write(tmp_path / "part", [whole[1:]]))
+    assert printed("ls", tmp_path / "whole")[0]["t_started"] == 0
 
 
 def test_ls_sorts_by_any_column_with_nan_last(data: Path) -> None:
@@ -96,11 +133,11 @@ def test_show_prints_the_turns_of_a_conversation(tmp_path: Path) -> None:
     talk.turn([3], [4], 0.5)
     talk.turn([5], reward=1.0, terminated=True)
     data = write(tmp_path / "data", [talk.episode])
-    assert output("show", data, "--decode", "json:dumps").splitlines()[-4:] == [
-        "prompt   0  [1][2]",
-        "model    0  [3]  [reward 0.5]",
-        "reply    1  [4]",
-        "model    1  [5]  [reward 1]",
+    assert output("show", data, "--decode", "json:dumps").splitlines()[-8:] == [
+        *("prompt, turn 0:", "  [1][2]"),
+        *("model, turn 0 (reward 0.5):", "  [3]"),
+        *("reply, turn 1:", "  [4]"),
+        *("model, turn 1 (reward 1):", "  [5]"),
     ]
     output("show", data, "--html", tmp_path / "show.html", "--decode", "json:dumps")
     assert ">[3]</span>" in (tmp_path / "show.html").read_text()

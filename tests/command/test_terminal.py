@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from episodes import SingleAgentEpisode
 from episodes.command.app import app
-from episodes.command.printing import _broken_path, _groups, _longest_words, _widths
+from episodes.command.printing import laid_out, print_table
 from episodes.command.terminal import visible, wrapped
 from episodes.storage import EpisodeDataset
 from episodes.storage.ledger import Ledger
@@ -243,25 +243,49 @@ def test_terminal_of_80_columns_breaks_no_word(words: tuple[str, ...], tmp_path:
     assert not re.search(r"\d\.\d{9,}", "\n".join(lines))
 
 
+CELLS = st.one_of(st.text(st.sampled_from("abc/[], "), max_size=30), st.text(st.sampled_from("12.,-e"), max_size=9))
+
+
 @given(
-    st.lists(st.tuples(*[st.text(st.sampled_from("abc/ "), max_size=30)] * 3), min_size=1, max_size=4),
-    st.integers(1, 80),
+    st.integers(2, 5).flatmap(lambda num: st.lists(st.tuples(*[CELLS] * num), min_size=2, max_size=5)),
+    st.integers(24, 100),
 )
-def test_table_columns_fit_if_their_words_do(rows: list[tuple[str, ...]], room: int) -> None:
-    columns = list(zip(*rows, strict=True))
-    words, widths = _longest_words(columns), _widths(columns, room)
-    groups = _groups(columns, room)
-    assert [i for group in groups for i in group[1:]] == [1, 2]
-    for group in groups:
-        assert group[0] == 0
-        assert len(group) == 2 or min(words[0], 24) + sum(words[i] + 2 for i in group[1:]) <= room
-    if sum(words) <= room:
-        assert sum(widths) <= room
-        assert all(width >= longest for width, longest in zip(widths, words, strict=True))
-        for cell in columns[0]:
-            lines = _broken_path(cell, widths[0])
-            assert max(map(len, lines)) <= widths[0]
-            assert "".join([lines[0], *(line[2:] for line in lines[1:])]) == cell
+def test_tables_fit_and_keep_all_words_in_order_and_ids_whole(rows: list[tuple[str, ...]], width: int) -> None:
+    names, *rows = rows
+    parts = laid_out(names, rows, width)
+    other: list[list[str]] = []
+    for part in parts:
+        assert sum(part.widths) + 2 * (len(part.widths) - 1) <= width or max(part.widths[1:]) == 1
+        for row in (part.titles, *part.rows):
+            assert all(
+                len(line) <= most for cell, most in zip(row, part.widths, strict=True) for line in cell.split("\n")
+            )
+        other += [list(column) for column in list(zip(part.titles, *part.rows, strict=True))[1:]]
+        firsts = [part.titles[0].split(), *(row[0].split() for row in part.rows)]
+        whole = [row[0].split() for row in (names, *rows)]
+        assert (
+            all(words in whole for words in firsts) or max(len(word) for row in whole for word in row) > 2 * width // 3
+        )
+    assert [row[0].split() for row in parts[0].rows] == [row[0].split() for row in rows] or width < 45
+    joined = ["".join("".join(column).split()) for column in other]
+    assert [text for text in joined if text] == [
+        text
+        for text in ("".join("".join(column).split()) for column in list(zip(names, *rows, strict=True))[1:])
+        if text
+    ]
+
+
+def test_words_of_the_first_column_stay_whole_and_numbers_are_at_the_right(capsys: pytest.CaptureFixture[str]) -> None:
+    id_ = "robot-000-of-the-long-run-2026-07-03T12:33:11"
+    [part] = laid_out(["id", "return", "note"], [[id_, "-0.5", "some words that are too long"], ["b", "12", ""]], 80)
+    assert part.rows[0] == [id_, "-0.5", "some words that are too\nlong"]
+    assert part.are_numeric == [False, True, False]
+    print_table(["id", "return"], [["a", "1"], ["b", "-12.5"]])
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
+        "id  return",
+        "a        1",
+        "b    -12.5",
+    ]
 
 
 def test_report_shows_progress_at_once_and_ctrl_c_writes_no_file(tmp_path: Path) -> None:

@@ -28,22 +28,22 @@ __all__ = ["browser", "tab"]  # fixtures
 
 NUMBERS = st.sampled_from([-9.0, -3.0, -0.25, -0.1, 0.0, 0.05, 1.0, 1.1, 30.0, float("nan")])
 LEARNER = {"advantages": "advantage", "ratios": "ratio", "loss_shares": "loss_share"}
-SHADES = {"147,51,234": 1, "217,119,6": 1, "37,99,235": -1}
+SHADES = {"var(--ep-many)": 1, "var(--ep-warm)": 1, "var(--ep-cool)": -1}
+MOST_OF_TURN = 300  # tokens that are shown at first
+OPACITY = 0.0075  # of one percent of strength
 
 
 def strength(name: str, value: float) -> float:
     """Return the strength of a colour in percent, computed number by number, as a slow reference."""
+    ends = {"logp": (6, 0), "logp_difference": (0.2, 0.2), "advantage": (2, 2), "loss_share": (0, 4)}
     if np.isnan(value):
         return 0
-    if name == "logp":
-        return 100 * min(max(-value, 0), 6) / 6
-    if name == "logp_difference":
-        return 100 * min(max(value, -0.2), 0.2) / 0.2
-    if name == "advantage":
-        return 100 * min(max(value, -2), 2) / 2
     if name == "ratio":
-        return 100 * np.log(min(max(value, 0.8), 1.25)) / np.log(1.25)
-    return 100 * min(max(value, 0), 4) / 4
+        share = np.log(min(max(value, 0.8), 1.25)) / np.log(1.25)
+    else:
+        low, high = ends[name]
+        share = min(value / high, 1) if value > 0 and high else max(value / low, -1) if value < 0 and low else 0
+    return 100 * np.sign(share) * abs(share) ** 0.5
 
 
 @pytest.mark.parametrize("quantity", QUANTITIES, ids=lambda quantity: quantity.name)
@@ -51,12 +51,12 @@ def strength(name: str, value: float) -> float:
 def test_scales_are_those_of_a_slow_reference(quantity: Any, value: float) -> None:
     [found] = quantity.strengths([value]).tolist()
     expected = strength(quantity.name, value)
-    assert (abs(found) if quantity.name == "logp" else found) == pytest.approx(expected, abs=0.51)
+    assert found == pytest.approx(expected, abs=0.51)
     css = quantity.css(found)
     assert (css == "") == (found == 0)
     if css:
-        shade, alpha = re.fullmatch(r"rgba\((.*),([\d.]+)\)", css).groups()  # type: ignore[union-attr]
-        assert float(alpha) == pytest.approx(0.006 * abs(found), abs=1e-3)
+        shade, alpha = re.fullmatch(r"rgba\((.*), ([\d.]+)\)", css).groups()  # type: ignore[union-attr]
+        assert float(alpha) == pytest.approx(OPACITY * abs(found), abs=1e-3)
         assert SHADES[shade] == (1 if not quantity.is_centred else np.sign(found))
 
 
@@ -64,7 +64,7 @@ def test_scales_are_those_of_a_slow_reference(quantity: Any, value: float) -> No
 def test_page_data_has_each_token_once_in_order_with_its_values(data: st.DataObject) -> None:
     plain = data.draw(conversations())
     talk = plain.record()
-    found = page_conversation(talk.episode, decode=lambda ids: f"<{ids[0]}>")
+    found = page_conversation(talk.episode, decode=lambda ids: "".join(f"<{id_}>" for id_ in ids))
     begin, sampled = 0, 0
     model = [message for message in found["messages"] if message["role"] == "model"]
     assert [message["turn"] for message in model] == list(range(len(plain.turns)))
@@ -142,7 +142,7 @@ def test_page_draws_each_token_once_with_its_colour_mask_and_words(browser: Any,
             for (_, alpha, classes), known in zip(found, values, strict=True):
                 own = {"logp": known[0], "logp_difference": known[1]}.get(name, 0.0) if known else 0.0
                 expected = abs(strength(name, own)) if known and name != "none" else 0
-                assert alpha == pytest.approx(0.006 * expected, abs=0.006)
+                assert alpha == pytest.approx(OPACITY * expected, abs=0.006)
                 assert ("ep-dim" in classes) == (known is not None and not known[2])
                 assert ("ep-unknown" in classes) == (known is not None and np.isnan(own))
         for at, known in list(enumerate(values))[:6]:
@@ -198,7 +198,7 @@ def test_link_of_a_token_marks_it_and_keyboard_reads_its_neighbours(tmp_path: Pa
         members = page.locator("#siblings tbody tr")
         found = {row[0].split()[0]: row for row in (line.split("\t") for line in members.all_inner_texts())}
         assert len(found) == 8  # the key of the group is the same in both updates
-        for id_, (_, _, gain, *_) in found.items():
+        for id_, (_, _, _, gain, *_) in found.items():
             gains = [one.measurements["advantage"] for update in explanations for one in update if one.id_ == id_]
             assert float(gain) == pytest.approx(np.mean(gains), rel=1e-3)
         learned.click()
@@ -349,3 +349,62 @@ def test_page_of_a_very_long_conversation_states_what_it_leaves_out() -> None:
     found = page_conversation(talk.episode)
     assert len(found["ids"]) <= MOST_OF_PAGE
     assert [one["size"] + one["left"] for one in found["messages"]] == [100_000, 70_000, 2]
+
+
+@WITH_BROWSER
+def test_long_turns_are_folded_and_words_are_found_in_them(tmp_path: Path, tab: Tab) -> None:
+    long = Conversation("a", outputs={})
+    long.begin(np.arange(1000, 1700))
+    for turn in range(30):
+        long.turn([7, 8], [9], float(turn))
+    page = tab.open(report(write(tmp_path / "data", [long.episode])))
+    tokens = page.locator("#conversation .ep-prompt .ep-token")
+    assert tokens.count() == MOST_OF_TURN
+    page.fill("#find", "1650 1651")
+    assert page.locator("[role=status]", has_text="1 of 1").count() == 1
+    assert page.locator(".ep-found").all_inner_texts() == ["1650", "1651"]
+    assert (tokens.count(), page.get_by_role("button", name="show all").count()) == (700, 0)
+    page.fill("#find", "7 8 ")
+    for number in (2, 3):
+        page.press("#find", "Enter")
+        assert page.locator("[role=status]", has_text=f"{number} of 30").count() == 1
+    assert page.locator(".ep-at").evaluate("one => one.place[1].turn") == 2
+    page.fill("#find", "nothing")
+    assert page.locator("[role=status]", has_text="not found").count() == 1
+    page.reload()
+    page.get_by_role("button", name="show all 700 tokens").click()
+    assert tokens.all_inner_texts() == list(map(str, range(1000, 1700)))
+    assert tokens.nth(MOST_OF_TURN).evaluate("one => one === document.activeElement")
+
+
+@WITH_BROWSER
+def test_group_marks_the_compared_conversation_and_states_what_is_equal(tmp_path: Path, tab: Tab) -> None:
+    talks = []
+    for name in "abc":
+        talk = Conversation(name, outputs={"logp": "f4"}, group=4)
+        talk.begin([1])
+        for turn in range(2):
+            talk.turn([2, 3], [4], 1.0, logp=[-1.0, -ord(name) / 100 - turn], terminated=turn == 1)
+        talks.append(talk.episode)
+    page = tab.open(report(write(tmp_path / "data", talks)))
+    rows = page.locator("#siblings tbody tr")
+    words = "group 4: 3 conversations of the same prompt, each of 2 turns, terminated"
+    assert page.locator("#siblings summary").inner_text() == words
+    assert page.locator("#siblings thead").inner_text().split() == ["id", "return", "advantage"]
+    assert (rows.nth(0).inner_text().split()[:4], rows.nth(0).locator("button").count()) == (
+        ["a", "this", "one", "2"],
+        0,
+    )
+    pressed = page.locator("#siblings [aria-pressed=true]")
+    for name in "bc":
+        page.get_by_role("button", name=f"compare with {name}").click()
+        page.locator(".talks.two").wait_for()
+        page.wait_for_function(f"() => document.querySelector('#siblings .compared').innerText.startsWith('{name}')")
+        assert pressed.count() == 1
+    pressed.click()
+    assert (page.locator(".talks.two").count(), pressed.count()) == (0, 0)
+    page.get_by_text("tracks of turns").click()
+    lanes = page.locator("#lanes .lane .name").all_inner_texts()
+    assert [name for name in lanes if name.startswith("logp")] == ["logp: mean, lowest and highest of the tokens"]
+    equal = page.locator("#lanes > .note").inner_text()
+    assert equal == "equal in all turns: rewards 1 · actions 2 tokens · observations 1 tokens"

@@ -881,3 +881,30 @@ def test_items_of_other_types_than_their_space_are_outside(kind: str) -> None:
         assert (not [*_space_mismatches(space, item, "observation")]) == expected, item
     assert all(contains(space, space.sample()) for _ in range(5))
     assert num_raised or "stacked" not in kind
+
+
+@pytest.mark.parametrize("name", ["logp", "trainer_logp"])
+@pytest.mark.parametrize(("number", "is_found"), [(0.25, True), (0.005, False), (-0.25, False)])
+def test_examine_names_probabilities_of_tokens_above_1(
+    name: str, number: float, is_found: bool, tmp_path: Path
+) -> None:
+    episode = SingleAgentEpisode("a", ragged={"observations": "i4", "actions": "i4", name: "f4"})
+    episode.add_env_reset([1])
+    episode.add_env_step([2], [3], 0.0, extra_model_outputs={name: [-0.5]})
+    episode.add_env_step([4], [5, 6], 0.0, extra_model_outputs={name: [-0.5, number]}, terminated=True)
+    with EpisodeWriter(tmp_path / "data") as writer:
+        writer.add([episode])
+    found = [one for one in examine(EpisodeDataset(tmp_path / "data")) if one.kind == "probability_above_1"]
+    assert [(one.step, one.track, one.evidence) for one in found] == [
+        (1, name, f"{name} is 0.25, at most 0"),
+    ] * is_found
+
+
+def test_examine_does_not_name_log_densities_above_0(tmp_path: Path) -> None:
+    steps = np.arange(6.0)
+    plain = SingleAgentEpisode.from_arrays(
+        np.arange(7.0), steps, steps, extra_model_outputs={"logp": steps}, terminated=True
+    )
+    with EpisodeWriter(tmp_path / "data") as writer:
+        writer.add([plain])
+    assert "probability_above_1" not in {one.kind for one in examine(EpisodeDataset(tmp_path / "data"))}

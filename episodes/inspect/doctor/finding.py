@@ -50,6 +50,10 @@ KINDS = {  # kind -> what it does to targets, what to do
         "one such number makes the loss, and after one update all weights, NaN",
         "find where it comes from; end the episode before it, or leave the episode out",
     ),
+    "probability_above_1": (
+        "ratios of probabilities, and so the loss, are wrong at these tokens",
+        "compute log-probabilities as the log_softmax of the logits in float32, at the ids that were sampled",
+    ),
     "reward_type": (
         "rewards that are no single numbers are broadcast, or fail, where returns are summed",
         "return a float",

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from episodes.inspect.conversation import is_conversation
 from episodes.inspect.doctor.finding import Finding, Place, gather_findings
 from episodes.inspect.doctor.trial import array_of, digest, exceeds_bounds
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tokens.arguments import MOST_LOGP
+from episodes.tokens.names import LOGP, TRAINER_LOGP
 from episodes.tracks import nested
 from episodes.tracks.ragged import Ragged
 from episodes.tracks.space_kinds import SpaceKind, bounds_of, kind_of, parts_of
@@ -72,6 +75,7 @@ class Scan:
         if len(episode):
             columns |= {"action": episode.get_actions(), "reward": episode.get_rewards()}
         self._add_arrays(columns, episode.id_, len(episode))
+        self._check_log_probs(episode)
         self._check_bounds("observation", columns["observation"], episode.observation_space, episode.id_)
         if "action" in columns:
             self._check_bounds("action", columns["action"], episode.action_space, episode.id_)
@@ -113,6 +117,17 @@ class Scan:
             first = self._hashes.setdefault(sums.digest(), id_)
             if first is not id_:
                 self._note("duplicate_episode", id_, None, f"every number equals that of episode {first}")
+
+    def _check_log_probs(self, episode: SingleAgentEpisode) -> None:
+        """Note log-probabilities of tokens that are greater than 0 by more than rounding."""
+        names = [name for name in (LOGP, TRAINER_LOGP) if name in episode.tracks.extra] if len(episode) else []
+        for name in names if is_conversation(episode) else ():
+            numbers, lengths = _numbers(episode.get_extra_model_outputs(name))
+            if lengths is None or numbers.ndim != 1 or numbers.dtype.kind != "f":
+                continue
+            for i in np.flatnonzero(numbers > MOST_LOGP)[:MOST_PLACES].tolist():
+                step = int(lengths.cumsum().searchsorted(i, "right"))
+                self._note("probability_above_1", episode.id_, step, f"{name} is {numbers[i]:.4g}, at most 0", name)
 
     def _check_bounds(self, name: str, items: object, space: Space | None, id_: object) -> None:
         """Note items outside the bounds of their space, at most `MOST_PLACES` per episode."""

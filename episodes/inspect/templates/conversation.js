@@ -1,7 +1,8 @@
 // Conversations of a language agent: tokens with the colour of a chosen quantity, one conversation or two beside each other.
 
-const MOST_SIBLINGS = 64;
+const MOST_SIBLINGS = 64, MOST_OF_TURN = 300, MOST_FOUND = 200;  // tokens of a turn that are shown at first, and places of searched words that are marked
 const MASKS = [["ep-dim", "left out of the loss"], ["ep-clipped", "ratio clipped"], ["ep-unknown", "unknown"], ["ep-special", "special token"]];
+const TRAINER = { name: "trainer_logp", label: "trainer's log-probability" }, RANKS = ["trainer_logp", "logp"];  // the last one is first
 const SPECIAL = /^(<\|.*\|>|<\/?[a-z_]+>|\[\/?[A-Z_]+\])$/s;
 
 const talksOf = (episode) => episode?.conversation ?? [];
@@ -32,18 +33,45 @@ function messageOf(talk, n, name = talk.name) {  // elements of one message; its
   const meta = element("span", { class: "ep-meta" }, element("b", {}, message.role), ` ${name ? `${name} · ` : ""}turn ${message.turn} · ${[many, ...message.notes].join(" · ")}`);
   const made = element("p", { class: `ep-talk ep-${message.role}`, "data-step": message.step }, meta);
   made.said = [talk, message];
-  for (let k = 0; k < message.size; k++) {
-    const at = message.begin + k, text = talk.decoded ? talk.texts[at] : String(talk.ids[at]);
-    const token = document.createElement("span");
-    token.className = "ep-token";
-    token.textContent = text === "" ? `⟨${talk.ids[at]}⟩` : text;
-    if (talk.decoded && (text === "" || SPECIAL.test(text.trim()))) token.classList.add("ep-special");
-    if (text.trim() === "" && text.includes("\n")) token.classList.add("ep-line");
-    token.place = [talk, message, k];
-    made.append(token, ...(talk.decoded ? [] : [" "]));
+  made.append(...tokensOf(talk, message, 0, MOST_OF_TURN));
+  if (message.size > MOST_OF_TURN) {
+    const more = element("button", { type: "button", class: "more" }, `show all ${counted(message.size, "token")}`);
+    more.addEventListener("click", () => { unfold(made); const token = tokenAt(made, MOST_OF_TURN); enter(made.parentElement, token); token.focus(); });
+    made.append(" ", more);
   }
   if (message.left) made.append(element("span", { class: "ep-note" }, `… ${counted(message.left, "more token")}, not shown here`));
   return made;
+}
+
+function textOf(talk, at) {  // of a token; "" for a part of a character, which is at a later token
+  if (!talk.decoded) return String(talk.ids[at]);
+  return talk.texts[at] === "" ? `⟨${talk.ids[at]}⟩` : talk.texts[at] ?? "";
+}
+
+function tokensOf(talk, message, from, to) {
+  return Array.from({ length: Math.max(Math.min(to, message.size) - from, 0) }, (_, i) => {
+    const at = message.begin + from + i, text = textOf(talk, at), token = document.createElement("span");
+    token.className = "ep-token";
+    token.textContent = text;
+    if (talk.decoded && (talk.texts[at] === "" || SPECIAL.test(text.trim()))) token.classList.add("ep-special");
+    if (text === "") token.classList.add("ep-part");
+    else if (text.trim() === "" && text.includes("\n")) token.classList.add("ep-line");
+    token.place = [talk, message, from + i];
+    return talk.decoded ? [token] : [token, " "];
+  }).flat();
+}
+
+function unfold(made) {  // show all tokens of a long turn
+  const more = made.querySelector(".more"), [talk, message] = made.said;
+  if (!more) return;
+  more.replaceWith(...tokensOf(talk, message, MOST_OF_TURN, message.size));
+  const part = made.closest("#conversation");
+  if (part) paint(part);  // otherwise it is painted later
+}
+
+function tokenAt(made, k) {  // the element of a token of a turn, which is unfolded if it has to
+  if (k >= MOST_OF_TURN && k < made.said[1].size) unfold(made);
+  return made.querySelectorAll(".ep-token")[k];
 }
 
 function placed(talk) {  // messages know the begin of their tokens among all, and among the sampled ones
@@ -63,14 +91,14 @@ function paint(part) {  // the colour of each sampled token, and what else is kn
     if (token.classList.contains("ep-special")) found.add("ep-special");
     if (message.sampled < 0) continue;
     const at = message.sampled + k, own = talk.quantities.find((one) => one.name === name), strength = own ? own.strengths[at] : 0;
-    token.style.background = strength ? `rgba(${own.colours[Number(strength > 0)]},${Math.abs(strength) * own.opacity / 100})` : "";
+    token.style.backgroundColor = strength ? `rgba(${own.colours[Number(strength > 0)]}, ${Math.abs(strength) * own.opacity / 100})` : "";
     const marks = { "ep-dim": talk.values.learned && !talk.values.learned[at], "ep-clipped": talk.values.clipped?.[at] > 0, "ep-unknown": quantity !== undefined && !(own && !Number.isNaN(talk.values[name][at])) };
     for (const [mark, isOn] of Object.entries(marks)) {
       token.classList.toggle(mark, Boolean(isOn));
       if (isOn) found.add(mark);
     }
   }
-  const scale = quantity ? [` ${quantity.ends[0]} `, element("i", { class: "heat", style: `background:${quantity.gradient}` }), ` ${quantity.ends[1]} · ${quantity.remark}; one scale for all conversations `] : [];
+  const scale = quantity ? [` ${quantity.ends[0]} `, element("i", { class: "ep-heat", style: `background:${quantity.gradient}` }), ` ${quantity.ends[1]} · ${quantity.remark}; one scale for all conversations `] : [];
   const marks = MASKS.filter(([mark]) => found.has(mark)).map(([mark, words]) => element("span", { class: `ep-token ${mark}` }, words));
   part.querySelector(".scales").replaceChildren(...scale, ...marks.flatMap((mark) => [" ", mark]));
 }
@@ -78,9 +106,9 @@ function paint(part) {  // the colour of each sampled token, and what else is kn
 function readToken(token) {  // all that is known of a token, in words
   const [talk, message, k] = token.place, at = message.sampled + k, { values } = talk;
   const words = [`turn ${message.turn}, ${message.role} token ${k}`, `id ${talk.ids[message.begin + k]}`];
-  if (talk.decoded) words.push(JSON.stringify(talk.texts[message.begin + k]));
+  if (talk.decoded) words.push(talk.texts[message.begin + k] === null ? "part of a character" : JSON.stringify(talk.texts[message.begin + k]));
   if (message.sampled < 0) return [...words, "not sampled by the model"].join(" · ");
-  for (const { name, label } of talk.quantities) {
+  for (const { name, label } of [...talk.quantities, ...("trainer_logp" in values ? [TRAINER] : [])].sort((a, b) => RANKS.indexOf(b.name) - RANKS.indexOf(a.name))) {
     const value = values[name][at], percent = name === "loss_share" && values.share ? `${show(100 * values.share[at])} % = ` : "";
     const known = Number.isNaN(value) ? "unknown" : `${percent}${show(value)}${name === "loss_share" ? " mean shares" : ""}`;
     words.push(`${label} ${known}`);
@@ -111,20 +139,23 @@ function siblings() {  // the other conversations of the group, with what they w
   if (rows.length < 2) return [];
   const ids = rows.map((one) => columns.id[one]), sorted = [...rows].sort((a, b) => columns.return[b] - columns.return[a] || a - b);
   const best = sorted.filter((one, i) => i < MOST_SIBLINGS || one === row);
+  const facts = [["turns", columns.length], ["ending", columns.ending]].filter(([, values]) => rows.some((one) => values[one] !== values[row]));
   const members = best.map((one) => {
-    const key = keyOf(one), gain = shown.advantages?.[key.id], isHere = one === row;
-    const words = `${shortId(key.id, ids)}${isHere ? " (this one)" : ""}`;
-    const go = element("button", { type: "button", title: key.id, ...(isHere ? { disabled: "" } : {}) }, words);
-    go.addEventListener("click", () => follow(one));
-    const compare = element("button", { type: "button", "aria-label": `compare with ${key.id}`, ...(isHere ? { disabled: "" } : {}) }, "compare");
-    compare.addEventListener("click", () => choose(one, true));
-    const cells = [[go], [show(columns.return[one])], [gain === undefined ? "–" : show(gain)], [String(columns.length[one])], [columns.ending[one]], [compare]];
-    return element("tr", { class: isHere ? "here" : "" }, ...cells.map((cell, i) => element("td", i === 0 || i > 3 ? { class: "text" } : {}, ...cell)));
+    const key = keyOf(one), gain = shown.advantages?.[key.id], isHere = one === row, isOther = keyText(state.other) === keyText(key);
+    const words = shortId(key.id, ids), compare = isHere ? "this one" : element("button", { type: "button", "aria-label": `compare with ${key.id}`, "aria-pressed": String(isOther) }, isOther ? "compared" : "compare");
+    if (!isHere) compare.addEventListener("click", () => (isOther ? endComparison() : choose(one, true)));
+    const go = isHere ? element("b", { title: key.id }, words) : element("button", { type: "button", title: key.id }, words);
+    if (!isHere) go.addEventListener("click", () => follow(one));
+    const cells = [[true, go], [true, compare], [false, show(columns.return[one])], [false, gain === undefined ? "–" : show(gain)], ...facts.map(([name, values]) => [name === "ending", String(values[one])])];
+    return element("tr", { class: isHere ? "here" : isOther ? "compared" : "" }, ...cells.map(([isText, cell]) => element("td", isText ? { class: "text" } : {}, cell)));
   });
-  const heads = ["id", "return", "advantage", "turns", "ending", ""].map((name, i) => element("th", i === 0 || i > 3 ? { class: "text" } : {}, name));
+  const heads = ["id", "", "return", "advantage", ...facts.map(([name]) => name)].map((name) => element("th", ["id", "", "ending"].includes(name) ? { class: "text" } : {}, name));
   const list = element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...members));
-  const name = columns["custom_data/group"]?.[row] ?? group[row];
-  const part = element("details", { id: "siblings", ...(state.siblings ? { open: "" } : {}) }, element("summary", {}, `group ${name}: ${counted(rows.length, "conversation")} of the same prompt${best.length < rows.length ? `, the ${best.length} best` : ""}`), element("div", {}, list));
+  const updates = [...new Set((shown.updates ?? []).map(([update]) => update))].sort((a, b) => a - b), key = columns["custom_data/group_id"]?.[row];
+  const name = `group ${columns["custom_data/group"]?.[row] ?? shortId(String(group[row]))}${updates.length ? ` of update ${updates.join(", ")}` : key ? ` (${shortId(String(key))})` : ""}`;
+  const common = [facts.some(([one]) => one === "turns") ? "" : counted(columns.length[row], "turn"), facts.some(([one]) => one === "ending") ? "" : columns.ending[row]].filter(Boolean).join(", ");
+  const words = `${name}: ${counted(rows.length, "conversation")} of the same prompt${common ? `, each of ${common}` : ""}${best.length < rows.length ? `, the ${best.length} best` : ""}`;
+  const part = element("details", { id: "siblings", ...(state.siblings ? { open: "" } : {}) }, element("summary", key ? { title: `group ${key}` } : {}, words), element("div", { tabindex: 0, role: "region", "aria-label": "conversations of the group" }, list));
   part.addEventListener("toggle", () => { state.siblings = part.open; });
   return [part];
 }
@@ -138,7 +169,7 @@ function conversation() {  // tokens of the shown episode, beside those of the o
   choice.addEventListener("change", () => { state.colour = choice.value; paint(part); save(); });
   const missing = talks.some((talk) => talk.quantities.length) ? [] : [element("p", { class: "note" }, "No log-probabilities were recorded.")];
   const ids = talks.every((talk) => talk.decoded) ? [] : [element("p", { class: "note" }, "No tokenizer given: token ids. ", element("code", {}, "--decode MODULE:NAME"), " or ", element("code", {}, "decode=tokenizer.decode"), " shows text.")];
-  part.append(element("p", { class: "bar-of-talk" }, element("label", {}, "colour by ", choice), element("span", { class: "scales" })), ...missing, ...ids);
+  part.append(element("p", { class: "bar-of-talk" }, element("label", {}, "colour by ", choice), element("span", { class: "scales" }), ...finder(part)), ...missing, ...ids);
   const reading = element("p", { id: "token", role: "status" }, "Point at a token, or go through them with Tab, Left and Right.");
   const grid = element("div", { class: "talks ep" });
   if (pairs.length === 2) {
@@ -150,7 +181,8 @@ function conversation() {  // tokens of the shown episode, beside those of the o
       [a, b].forEach((talk, i) => grid.append(all[i].has(place) ? messageOf(talk, all[i].get(place), names[i]) : element("p", { class: "ep-talk none" }, `${names[i]} · nothing`)));
     }
     if (first) {
-      const [n, k] = first, elements = [a, b].map((talk) => [...grid.querySelectorAll(".ep-token")].find((token) => token.place[0] === talk && token.place[1] === talk.messages[n] && token.place[2] === k)).filter(Boolean);
+      const [n, k] = first, said = [...grid.querySelectorAll(".ep-talk:not(.none)")];
+      const elements = [a, b].map((talk) => said.find((made) => made.said[0] === talk && made.said[1] === talk.messages[n])).filter(Boolean).map((made) => tokenAt(made, k)).filter(Boolean);
       for (const token of elements) token.classList.add("ep-differs");
       const at = (a.messages[n] ?? b.messages[n]), go = element("button", { type: "button", id: "first-token" }, `first difference: turn ${at.turn}, ${at.role} token ${k}`);
       part.first = elements[0];
@@ -163,6 +195,45 @@ function conversation() {  // tokens of the shown episode, beside those of the o
   reads(grid, reading);
   paint(part);
   return [part];
+}
+
+function finder(part) {  // words to look for in the turns
+  const words = element("input", { id: "find", type: "search", placeholder: "find in the turns", "aria-label": "find in the turns" }), count = element("span", { role: "status" });
+  let found = [], at = -1;
+  const go = (by) => {
+    if (!found.length) return;
+    at = (at + by + found.length) % found.length;
+    part.querySelectorAll(".ep-at").forEach((token) => token.classList.remove("ep-at"));
+    const [made, first] = found[at], token = tokenAt(made, first);
+    token.classList.add("ep-at");
+    showIn(part.querySelector(".talks"), token);
+    count.textContent = `${at + 1} of ${found.length.toLocaleString("en")}`;
+  };
+  words.addEventListener("input", () => {
+    part.querySelectorAll(".ep-found, .ep-at").forEach((token) => token.classList.remove("ep-found", "ep-at"));
+    [found, at] = [[...part.querySelectorAll(".ep-talk:not(.none)")].flatMap((made) => placesOf(made, words.value)), -1];
+    for (const [made, first, last] of found.slice(0, MOST_FOUND)) for (let k = first; k <= last; k++) tokenAt(made, k).classList.add("ep-found");
+    count.textContent = words.value && !found.length ? "not found" : "";
+    go(1);
+  });
+  words.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter") return;
+    go(event.shiftKey ? -1 : 1);
+    event.preventDefault();
+  });
+  return [words, count];
+}
+
+function placesOf(made, words) {  // of searched words in a turn, each as the turn, its first and its last token
+  const [talk, message] = made.said, places = [], starts = [], like = words.toLowerCase();
+  let text = "", token = 0;
+  for (let k = 0; k < message.size; k++) {
+    starts.push(text.length);
+    text += textOf(talk, message.begin + k).toLowerCase() + (talk.decoded ? "" : " ");
+  }
+  const tokenOf = (place) => { while (token + 1 < starts.length && starts[token + 1] <= place) token += 1; return token; };
+  for (let place = like ? text.indexOf(like) : -1; place >= 0; place = text.indexOf(like, place + like.length)) places.push([made, tokenOf(place), tokenOf(place + like.length - 1)]);
+  return places;
 }
 
 function enter(grid, token) {  // make a token the one that Tab goes to
@@ -202,7 +273,7 @@ function markTurn() {  // the current turn, and the token of the address
   let [target] = current;
   part.querySelector(".ep-linked")?.classList.remove("ep-linked");
   if (linked !== null && target !== undefined) {
-    const token = [...target.querySelectorAll(".ep-token")].find((one) => one.place[2] === linked) ?? target.querySelector(".ep-note");
+    const token = tokenAt(target, linked) ?? target.querySelector(".ep-note");
     token?.classList.add("ep-linked");
     if (token?.place) {
       find("token").textContent = `linked: ${readToken(token)}`;

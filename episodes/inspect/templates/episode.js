@@ -172,6 +172,7 @@ function runsOf(steps) {  // neighbouring steps as [first, last]
 
 function lane(tracks) {  // of one or several tracks, which then share a scale
   const [track] = tracks, pairs = tracks.flatMap((one) => [[shown, one, ""], ...(partner(one) ? [[other, partner(one), "second"]] : [])]);
+  const middle = middleOf(tracks), colour = (one, i) => (tracks.length > 1 && !middle ? `hsl(${(i * 67 + 215) % 360} 65% 50%)` : `var(--${one.hue})`);
   const ranges = pairs.map(([, one]) => rangeOf(one)).filter((range) => range[0] <= range[1]);
   const hasBars = track.hue === "rewards" && !track.band && tracks.length === 1, ends = hasBars && ranges.length ? [0] : [];
   const low = Math.min(...ends, ...ranges.map((range) => range[0])), high = Math.max(...ends, ...ranges.map((range) => range[1]));
@@ -191,8 +192,8 @@ function lane(tracks) {  // of one or several tracks, which then share a scale
       svg.append(element("path", { class: "cell bar", d: bars(episode, one, low, high), fill: `var(--${one.hue})` }));
       return;
     }
-    const hue = tracks.length > 1 ? `hsl(${(tracks.findIndex((each) => each.label === one.label) * 67 + 215) % 360} 65% 50%)` : `var(--${one.hue})`;
-    svg.append(element("path", { class: kind, d: path(episode, one, low, high), stroke: hue, "stroke-linecap": "round" }));
+    const k = tracks.findIndex((each) => each.label === one.label);
+    svg.append(element("path", { class: kind, d: path(episode, one, low, high), stroke: colour(one, k), "stroke-linecap": "round", "stroke-opacity": middle && partOf(one) !== "mean" ? 0.5 : 1 }));
   });
   for (const one of tracks) {
     const mid = (cell) => startOf(shown, one, cell) + (one.more ? 0 : 0.5);
@@ -209,9 +210,9 @@ function lane(tracks) {  // of one or several tracks, which then share a scale
   svg.append(element("rect", { class: "drag", height: 30, width: 0 }), element("line", { class: "cursor", y1: -2, y2: 32 }));
   drags(svg);
   const name = element("span", { class: "name", title: names + note + each });
-  const colour = (one, i) => (tracks.length > 1 ? `hsl(${(i * 67 + 215) % 360} 65% 50%)` : `var(--${one.hue})`);
-  tracks.forEach((one, i) => name.append(i ? ", " : "", element("i", { class: "swatch", style: `background:${colour(one, i)}` }), one.label));
-  if (note) name.append(element("small", {}, note));
+  if (middle) name.append(element("i", { class: "swatch", style: `background:${colour(track, 0)}` }), track.label.split(" · ")[0], element("small", {}, ": mean, lowest and highest of the tokens"));
+  else tracks.forEach((one, i) => name.append(i ? ", " : "", element("i", { class: "swatch", style: `background:${colour(one, i)}` }), one.label));
+  if (note && !middle) name.append(element("small", {}, note));
   if (track.band === HEAT && tracks.length === 1 ) name.append(legend(track, low, high));
   const scale = element("span", { class: "scale" }, ...(ranges.length ? [...new Set([high, low])] : []).map((end) => element("span", { title: show(end) }, brief(end))));
   const line = element("div", { class: "lane" }, name, menu(tracks), element("b", {}), scale, svg);
@@ -227,7 +228,7 @@ function menu(tracks) {  // what can be done with a lane
     list.append(button);
   };
   part.append(element("summary", { "aria-label": `menu of ${labels.join(", ")}`, title: "draw with another lane, or hide" }, "⋯"), list);
-  if (tracks.length > 1) add("draw each track in its own lane", () => { state.joined = state.joined.filter((label) => !labels.includes(label)); });
+  if (tracks.length > 1 && !middleOf(tracks)) add("draw each track in its own lane", () => { state.joined = state.joined.filter((label) => !labels.includes(label)); });
   else if (chosenLanes()[0] !== tracks[0]) add("draw in the lane above", () => { state.joined = [...state.joined, ...labels]; });
   add("hide", () => { state.lanes = chosenLanes().map((track) => track.label).filter((label) => !labels.includes(label)); });
   part.addEventListener("focusout", (event) => { if (!part.contains(event.relatedTarget)) part.open = false; });
@@ -310,6 +311,7 @@ function axis() {
 function chosenLanes() {
   const labels = state.lanes, isChosen = (track) => state.agent !== null && agentOf(track) === state.agent;
   if (labels) return shown.lanes.filter((track) => labels.includes(track.label));
+  if (isTalk(shown)) return shown.lanes.filter((track) => !isConstant(track));
   const first = new Set([...shown.lanes.filter(isChosen), ...shown.lanes.filter((track) => !isChosen(track))].slice(0, SHOWN_LANES));
   return shown.lanes.filter((track) => first.has(track));
 }
@@ -317,10 +319,31 @@ function chosenLanes() {
 function lanesOfTracks() {  // lists of tracks, one for each lane
   const lanes = [];
   for (const track of chosenLanes()) {
-    if (lanes.length && state.joined.includes(track.label)) lanes.at(-1).push(track);
+    const isPart = isTalk(shown) && lanes.length && /^(mean|highest)$/.test(partOf(track)) && lanes.at(-1)[0].label.startsWith(`${track.label.slice(0, -partOf(track).length)}`);
+    if (lanes.length && (isPart || state.joined.includes(track.label))) lanes.at(-1).push(track);
     else lanes.push([track]);
   }
   return lanes;
+}
+
+const partOf = (track) => track.label.split(" · ")[1] ?? "";  // of lists of numbers: what describes each of them
+
+function isConstant(track) {
+  const both = [track, partner(track)].filter(Boolean), ends = both.flatMap(rangeOf);
+  return !(Math.min(...ends) < Math.max(...ends)) && both.every((one) => !Object.keys(one.odd).length);
+}
+
+function middleOf(tracks) {  // the mean, in a lane of what describes the tokens of a turn
+  return isTalk(shown) && tracks.length > 1 && tracks.every((one) => partOf(one)) ? tracks.find((one) => partOf(one) === "mean") : undefined;
+}
+
+function constants() {  // of a conversation: tracks that are one number, in words
+  const tracks = isTalk(shown) && !state.lanes ? shown.lanes.filter(isConstant) : [], words = new Map();
+  for (const track of tracks) {
+    const [name] = track.label.split(" · "), number = partOf(track) === "length" ? `${show(rangeOf(track)[0])} tokens` : show(rangeOf(track)[0]);
+    words.set(name, [...new Set([...(words.get(name) ?? []), number])]);
+  }
+  return words.size ? [element("p", { class: "note" }, `equal in all turns: ${[...words].map(([name, numbers]) => `${name} ${numbers.join(", ")}`).join(" · ")}`)] : [];
 }
 
 function groups(lines) {  // lanes by the first part of their path; a group of several can be closed
@@ -341,7 +364,7 @@ function groups(lines) {  // lanes by the first part of their path; a group of s
 
 function drawLanes() {
   find("axis").replaceChildren(axis());
-  find("lanes").replaceChildren(...turnLanes(), ...groups(lanesOfTracks().map(lane)));
+  find("lanes").replaceChildren(...turnLanes(), ...groups(lanesOfTracks().map(lane)), ...constants());
   move(state.step, false);
 }
 
@@ -402,8 +425,15 @@ function turns() {  // texts of an episode in the order of its steps
 
 function stopComparing() {
   const close = element("button", { type: "button", "aria-label": "stop comparing" }, "×");
-  close.addEventListener("click", () => { state.other = other = null; save(); drawRows(); draw(); });
+  close.addEventListener("click", endComparison);
   return close;
+}
+
+function endComparison() {
+  state.other = other = null;
+  save();
+  drawRows();
+  draw();
 }
 
 function firstDifference() {
@@ -506,7 +536,7 @@ function move(to, isSaved = true) {
       return;
     }
     const read = (track) => [reading(shown, track, step), ...(partner(track) ? [reading(other, partner(track), step)] : [])].join(" | ");
-    value.textContent = tracks.map(read).join(", ");
+    value.textContent = (middleOf(tracks) ? [middleOf(tracks)] : tracks).map(read).join(", ");
     value.className = tracks.some((track) => partner(track) && differs(track, step)) ? "differs" : "";
   });
   document.querySelectorAll("#turns li").forEach((turn) => turn.classList.toggle("current", Number(turn.dataset.step) === step));
