@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -583,7 +583,7 @@ def episodes_table(
     rows = [
         (
             str(i),
-            formatting.clipped(ids[i], MOST_OF_ID),
+            _id(ids[i]),
             str(lengths[i]),
             formatting.number(returns[i]),
             formatting.ended(Ending.of(terminated[i], truncated[i])),
@@ -596,6 +596,13 @@ def episodes_table(
     note = _note_on_rows(len(lengths), max(most, MOST_EPISODES), "episode" if agents is None else "game")
     columns = ("", "id", "length", "return", "ending", "from t", *(() if agents is None else ("agents",)))
     return _without(Table(columns, rows, note, has_names=True), from_t="0")
+
+
+def _id(value: object) -> str:
+    """Return an id for a table. Of 32 random digits the first 8 are shown, and all of them in the tooltip."""
+    text = formatting.clipped(value, MOST_OF_ID)
+    short = formatting.without_random_digits(text)
+    return text if short == text else Markup('<span title="{}">{}</span>').format(text, short)
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------
@@ -666,7 +673,7 @@ def _origins(batch: object, links: BatchLinks | None) -> Table | None:
     rows = []
     for row, step in zip(chosen, steps, strict=True):
         if step is not None:
-            id_ = formatting.clipped(step.id_, MOST_OF_ID)
+            id_ = _id(step.id_)
             name = id_ if links is None else Markup('<a href="{}">{}</a>').format(links.link(step), id_)
             agent = "" if step.agent_id is None else formatting.clipped(step.agent_id, 20)
             rows.append((str(row), name, step.times, agent))
@@ -704,12 +711,16 @@ def _column(path: str, leaf: Any) -> Series:
 
 
 def replay_card(buffer: EpisodeReplayBuffer, name: object = "") -> Card:
-    """Return the notebook card of an `EpisodeReplayBuffer`: fill level, and a histogram of each column."""
+    """Return the notebook card of an `EpisodeReplayBuffer`: fill level, returns of the stored episodes, and a histogram
+    of each column.
+    """
     rows: Sequence[Row] = ()
     notes: list[str] = []
+    chart = charts.filled(len(buffer), buffer.capacity)
     if len(buffer):
-        series = _stored_steps(buffer)
-        rows, notes = rows_of(series, None)
+        first = buffer.num_added - len(buffer)
+        rows, notes = rows_of(_stored_steps(buffer), None, where=lambda _, index: f"added step {first + index:,}")
+        chart += _stored_returns(buffer)
     return Card(
         type(buffer).__name__,
         formatting.clipped(name),
@@ -718,11 +729,34 @@ def replay_card(buffer: EpisodeReplayBuffer, name: object = "") -> Card:
             formatting.counted(buffer.num_episodes, "episode"),
             formatting.size(buffer.nbytes),
         ],
-        facts=known(ever_added=f"{buffer.num_added:,} steps", ever_sampled=f"{buffer.num_sampled:,} steps"),
+        facts=known(
+            ever_added=f"{buffer.num_added:,} steps, of which the newest {len(buffer):,} are stored",
+            ever_sampled=f"{buffer.num_sampled:,} steps",
+            alpha=getattr(buffer, "alpha", None),
+            beta=getattr(buffer, "beta", None),
+        ),
+        caption=HISTOGRAMS,
         rows=rows,
-        chart=charts.filled(len(buffer), buffer.capacity),
+        chart=chart,
         notes=notes,
     )
+
+
+def _stored_returns(buffer: EpisodeReplayBuffer) -> Markup:
+    """Return a chart of the stored episodes from the oldest to the newest: the sums of their stored rewards, and their
+    endings. It is empty for a buffer that is too large to be read in full.
+    """
+    ring = buffer.flush_ring()
+    if len(ring) > MOST_STORED_NUMBERS:
+        return Markup("")
+    slots = (ring.tail + np.arange(len(ring))) % buffer.capacity
+    entries, firsts, owners = np.unique(ring.links.entry[slots], return_index=True, return_inverse=True)
+    with np.errstate(invalid="ignore", over="ignore"):
+        sums = np.bincount(owners, np.asarray(ring.columns["rewards"](slots), np.float64))
+    order = np.argsort(firsts)
+    last = ring.table.last.take(entries[order])
+    flags = (np.asarray(ring.columns[key](last), bool) for key in ("terminateds", "truncateds"))
+    return charts.returns(sums[order], *flags, noun="stored episode") or Markup("")
 
 
 def _stored_steps(buffer: EpisodeReplayBuffer) -> list[Series]:
@@ -739,14 +773,25 @@ def _stored_steps(buffer: EpisodeReplayBuffer) -> list[Series]:
         return {path: leaf.lengths if type(leaf) is Ragged else leaf for path, leaf in columns.items()}
 
     series = []
-    for key in ("rewards", "actions", "terminateds", "truncateds", "obs"):
+    for key in ("obs", "actions", "rewards", "terminateds", "truncateds"):
         numbers = sum(leaf.size for leaf in column(key, np.zeros(1, np.int64)).values())
         is_whole = numbers * total <= MOST_STORED_NUMBERS
         places = np.arange(total) if is_whole else np.unique(np.linspace(0, total - 1, MOST_STEPS).astype(np.int64))
         for path, leaf in column(key, places).items():
             nbytes = leaf.nbytes * total // len(places)
             series.append(Series(path, _COLUMN_HUES[key], leaf, total, None if is_whole else places, 1, nbytes))
-    return series
+    return [*series, *_priorities(buffer)]
+
+
+def _priorities(buffer: EpisodeReplayBuffer) -> Iterator[Series]:
+    """Yield the priorities by which a prioritized buffer samples its steps, for display."""
+    read = getattr(buffer, "priorities", None)
+    if read is None or len(buffer) > MOST_STORED_NUMBERS:
+        return
+    ring = buffer.flush_ring()
+    slots = (ring.tail + np.arange(len(ring))) % buffer.capacity
+    shares = read(ring.slot_numbers(slots))
+    yield Series("priority", "extra", shares, len(shares), None, 1, shares.nbytes, "to the power of alpha")
 
 
 def multi_agent_replay_card(buffer: MultiAgentEpisodeReplayBuffer) -> Card:

@@ -145,9 +145,10 @@ def filled(size: int, capacity: int) -> Markup:
     """Return an SVG bar that shows how much of a replay buffer is filled."""
     part = 100 * min(size / max(capacity, 1), 1)
     return Markup(
-        f'<svg class="ep-bar" width="{WIDTH}" height="10" role="img"><title>{part:.1f} % full</title>'
+        f'<div><svg class="ep-bar" width="{WIDTH}" height="10" role="img"><title>{part:.1f} % full</title>'
         f'<rect width="100%" height="10" rx="5" fill="#888" fill-opacity=".2"/>'
         f'<rect class="ep-fill" width="{part:.2f}%" height="10" rx="5" fill="{colour("observations")}"/></svg>'
+        f'<div class="ep-legend"><span>{size:,} of {capacity:,} steps, {part:.4g} % full</span></div></div>'
     )
 
 
@@ -178,9 +179,10 @@ def timelines(
     marks["truncated"] = ("‖", any(each.is_truncated for each in endings))
     kinds |= {ending: f"{mark} {ending}" for ending, (mark, is_there) in marks.items() if is_there}
     legend = " · ".join(f'<b class="ep-{hue}">{words}</b>' for hue, words in kinds.items())
-    axis = f'<div class="ep-legend"><span>{begin:,}</span><span>{legend}</span><span>{end:,}</span></div>'
+    axis = f'<div class="ep-legend"><span>{begin:,}</span><span>{end:,}</span></div>'
     return Markup(
-        f'<div class="ep-lanes">{lanes}<div class="ep-lane"><span>env step</span>{axis}<span></span></div></div>'
+        f'<div class="ep-lanes">{lanes}<div class="ep-lane"><span>env step</span>{axis}<span></span></div>'
+        f'<div class="ep-legend ep-kinds">{legend}</div></div>'
     )
 
 

@@ -27,7 +27,7 @@ from episodes.inspect.series import MOST_VALUES, Series
 WIDTH = 480  # pixels of a picture, unless CSS sets another width
 UNITS = 2  # coordinates per pixel: they are whole numbers, which take few bytes
 LANE, MOST_LANES = 22, 8  # height of a line of numbers, and most lines of a picture
-THIN = 0.15  # of the range: neighbouring items that differ less on average are drawn as a line
+THIN = 0.2  # of the range: neighbouring items that differ less on average are drawn as a line
 FEWEST_POINTS, MOST_POINTS = 24, 240  # of a line
 MOST_BANDS = 24  # rows of colours
 MOST_SEQUENCE_ROWS = 48  # rows of colours of sequences
@@ -157,24 +157,36 @@ def lines(series: Series, axis: Axis, points: int) -> Markup:
     runs = axis.runs(positions)
     if len(runs) > MOST_BORDERS and total > points:
         runs = [(0, total)]
-    areas, strokes, marks, every = [""] * count, [""] * count, [""] * count, 1
+    parts = []
     for begin, end in runs:
         num_cells = -(-points * (end - begin) // (2 * total))  # a cell is two points
-        part, xs = series.part(begin, end), axis.at(positions[begin:end])
+        part = series.part(begin, end)
         cells = part.cells(end - begin if end - begin <= 2 * num_cells else num_cells)
-        every = max(every, cells.every)
+        parts.append((part, cells, axis.at(positions[begin:end])))
+    is_line = _are_thin([cells for _, cells, _ in parts], series)
+    areas, strokes, marks = [""] * count, [""] * count, [""] * count
+    for part, cells, xs in parts:
         for k in range(count):
             top = k * UNITS * height
             scale = _Scale.of(series, k, top, UNITS * height)
-            is_thin = scale.is_thin(cells.high[:, k] - cells.low[:, k])
-            areas[k] += "" if is_thin else _area(cells, k, xs, scale)
-            strokes[k] += (_polyline if is_thin else _means)(part, cells, k, xs, scale)
+            areas[k] += "" if is_line else _area(cells, k, xs, scale)
+            strokes[k] += (_polyline if is_line or cells.is_exact else _means)(part, cells, k, xs, scale)
             marks[k] += _odd_marks(part, cells, xs[cells.starts()], k, top, top + UNITS * height)
     inner = ""
     for area, stroke, mark in zip(areas, strokes, marks, strict=True):
         inner += f'<path class="ep-range" d="{area}"/>' if area else ""
         inner += f'<path d="{stroke}"/>{mark}'
-    return _svg(series, every, inner, count * height, axis)
+    return _svg(series, max(cells.every for _, cells, _ in parts), inner, count * height, axis)
+
+
+def _are_thin(cells: list[Cells], series: Series) -> bool:
+    """Return whether the cells of a series are thin on average, as a share of the range of each component."""
+    low, _, high = series.ranges.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        ranges = np.where(high > low, high / 2 - low / 2, 1)
+        widths = np.concatenate([each.high / 2 - each.low / 2 for each in cells]) / ranges
+    known = widths[~np.isnan(widths)]
+    return not len(known) or float(known.mean()) <= THIN
 
 
 def _polyline(series: Series, cells: Cells, column: int, xs: np.ndarray, scale: _Scale) -> str:
@@ -260,11 +272,6 @@ class _Scale:
         """Return the scale of one component of a series."""
         low, _, high = series.ranges[:, column].tolist()
         return cls(low, high, top, height)
-
-    def is_thin(self, widths: np.ndarray) -> bool:
-        """Return whether cells of these widths [k] (highest minus lowest number) are thin on average."""
-        known = widths[~np.isnan(widths)]
-        return not len(known) or float((known / len(known)).sum()) <= THIN * (self.high - self.low)
 
     def heights(self, numbers: np.ndarray) -> np.ndarray:
         """Convert numbers [k] to y coordinates [k]."""
