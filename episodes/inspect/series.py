@@ -292,16 +292,20 @@ class Series:
         present = None if self._present is None else self._present[rows]
         return replace(self, array=self.sampled_values[rows], total=end - begin, places=None, present=present)
 
-    def means(self, every: int, column: int) -> np.ndarray:
-        """Return the mean of the finite numbers of one component in each cell of `every` items, float64 [k]. It is NaN
-        without finite numbers.
+    def means(self, every: int) -> np.ndarray:
+        """Return the mean of the finite numbers in each cell of `every` items, float64 [k, d]. It is NaN without finite
+        numbers.
         """
-        numbers = self.finite[:, column].astype(np.float64)
-        is_finite, starts = ~np.isnan(numbers), np.arange(0, len(numbers), every)
-        counts = np.add.reduceat(is_finite, starts, dtype=np.int64)
+        starts = np.arange(0, len(self.finite), every)
+        counts: Any = np.diff(starts, append=len(self.finite))[:, None]
+        numbers = self.finite
+        if any(self.counts):
+            is_finite = ~np.isnan(numbers)
+            counts = np.add.reduceat(is_finite, starts, dtype=np.int64)
+            numbers = np.where(is_finite, numbers, 0)
         with np.errstate(invalid="ignore", over="ignore"):
-            sums = np.add.reduceat(np.where(is_finite, numbers / every, 0.0), starts)
-            return np.where(counts > 0, sums * (every / np.maximum(counts, 1)), np.nan)
+            sums = np.add.reduceat(numbers, starts, dtype=np.float64)
+            return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
     def at(self, places: np.ndarray) -> np.ndarray:
         """Return the items at the indices `places`. For items that were not sampled, return the next sampled ones."""

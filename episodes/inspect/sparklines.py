@@ -80,21 +80,25 @@ class Axis:
         present[lasts] = False
         return replace(series, array=array, total=len(array), places=None, present=present)
 
-    def positions(self, series: Series) -> np.ndarray:
-        """Return the position of each sampled item of a series on this axis, float64 [m]."""
-        if series.more:
-            return series.items.astype(np.float64)
-        if self.borders is None:
-            return series.items + 0.5
-        firsts = self.borders - np.arange(1, len(self.borders) + 1)  # of the steps of further episodes
-        return series.items + 0.5 + np.searchsorted(firsts, series.items, "right")
+    def xs(self, series: Series, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """Return the x coordinates [k] of the sampled items of a series, of all or of those with the indices `rows`."""
+        items = series.items[rows]
+        if series.more or self.borders is None:
+            return self.places(items, series.more)
+        return self.at(items + 0.5 + np.searchsorted(self._first_items(series), items, "right"))
 
-    def runs(self, positions: np.ndarray) -> list[tuple[int, int]]:
-        """Return begin and end of the items of each episode, whose positions are `positions` [m]."""
+    def runs(self, series: Series) -> list[tuple[int, int]]:
+        """Return begin and end of the sampled items of each episode."""
+        num = len(series.items)
         if self.borders is None:
-            return [(0, len(positions))]
-        edges = np.searchsorted(positions, self.borders).tolist()
-        return [(begin, end) for begin, end in pairwise([0, *edges, len(positions)]) if begin < end]
+            return [(0, num)]
+        edges = np.searchsorted(series.items, self._first_items(series)).tolist()
+        return [(begin, end) for begin, end in pairwise([0, *edges, num]) if begin < end]
+
+    def _first_items(self, series: Series) -> np.ndarray:
+        """Return the index of the first item of each further episode of a pack, int64 [episodes - 1]."""
+        assert self.borders is not None
+        return self.borders if series.more else self.borders - np.arange(1, len(self.borders) + 1)
 
 
 def picture(
@@ -153,8 +157,7 @@ def lines(series: Series, axis: Axis, points: int) -> Markup:
     """
     count, total = series.sampled_values.shape[1], len(series.sampled_values)
     height = LANE if count > 1 else 2 * LANE
-    positions = axis.positions(series)
-    runs = axis.runs(positions)
+    runs = axis.runs(series)
     if len(runs) > MOST_BORDERS and total > points:
         runs = [(0, total)]
     parts = []
@@ -162,21 +165,28 @@ def lines(series: Series, axis: Axis, points: int) -> Markup:
         num_cells = -(-points * (end - begin) // (2 * total))  # a cell is two points
         part = series.part(begin, end)
         cells = part.cells(end - begin if end - begin <= 2 * num_cells else num_cells)
-        parts.append((part, cells, axis.at(positions[begin:end])))
-    is_line = _are_thin([cells for _, cells, _ in parts], series)
+        parts.append((begin, part, cells))
+    is_line = _are_thin([cells for *_, cells in parts], series)
     areas, strokes, marks = [""] * count, [""] * count, [""] * count
-    for part, cells, xs in parts:
+    for begin, part, cells in parts:
+        means = np.empty((0, 0)) if is_line or cells.is_exact else part.means(cells.every)
+        starts = cells.starts()
+        middles = np.minimum(starts + cells.every // 2, len(part.items) - 1)
+        at_starts = axis.xs(series, begin + starts)
         for k in range(count):
             top = k * UNITS * height
             scale = _Scale.of(series, k, top, UNITS * height)
-            areas[k] += "" if is_line else _area(cells, k, xs, scale)
-            strokes[k] += (_polyline if is_line or cells.is_exact else _means)(part, cells, k, xs, scale)
-            marks[k] += _odd_marks(part, cells, xs[cells.starts()], k, top, top + UNITS * height)
+            areas[k] += (
+                "" if is_line else _area([(axis.xs(series, begin + at), scale.heights(n)) for at, n in cells.edges(k)])
+            )
+            at, numbers = cells.line(k) if is_line or cells.is_exact else (middles, means[:, k])
+            strokes[k] += _path(axis.xs(series, begin + at), scale.heights(numbers))
+            marks[k] += _odd_marks(part, cells, at_starts, k, top, top + UNITS * height)
     inner = ""
     for area, stroke, mark in zip(areas, strokes, marks, strict=True):
         inner += f'<path class="ep-range" d="{area}"/>' if area else ""
         inner += f'<path d="{stroke}"/>{mark}'
-    return _svg(series, max(cells.every for _, cells, _ in parts), inner, count * height, axis)
+    return _svg(series, max(cells.every for *_, cells in parts), inner, count * height, axis)
 
 
 def _are_thin(cells: list[Cells], series: Series) -> bool:
@@ -189,23 +199,11 @@ def _are_thin(cells: list[Cells], series: Series) -> bool:
     return not len(known) or float(known.mean()) <= THIN
 
 
-def _polyline(series: Series, cells: Cells, column: int, xs: np.ndarray, scale: _Scale) -> str:
-    """Return the SVG path of a component of the items of one episode, whose x coordinates are `xs` [m]."""
-    at, numbers = cells.line(column)
-    return _path(xs[at], scale.heights(numbers))
-
-
-def _means(series: Series, cells: Cells, column: int, xs: np.ndarray, scale: _Scale) -> str:
-    """Return the SVG path of the means of the cells."""
-    middles = xs[np.minimum(cells.starts() + cells.every // 2, len(xs) - 1)]
-    return _path(middles, scale.heights(series.means(cells.every, column)))
-
-
-def _area(cells: Cells, column: int, xs: np.ndarray, scale: _Scale) -> str:
-    """Return the SVG path around the lowest and the highest numbers of the cells."""
-    upper, lower = (np.stack([xs[at], scale.heights(numbers)], 1) for at, numbers in cells.edges(column))
-    edges = np.flatnonzero(np.diff(~np.isnan(upper[:, 1]), prepend=False, append=False)).reshape(-1, 2).tolist()
-    return "".join(f"{_stroke(np.concatenate([upper[a:b], lower[a:b][::-1]]))}z" for a, b in edges)
+def _area(edges: list[tuple[np.ndarray, np.ndarray]]) -> str:
+    """Return the SVG path of the area between two lines, each of which is x and y coordinates [k]."""
+    upper, lower = (np.stack(line, 1) for line in edges)
+    ends = np.flatnonzero(np.diff(~np.isnan(upper[:, 1]), prepend=False, append=False)).reshape(-1, 2).tolist()
+    return "".join(f"{_stroke(np.concatenate([upper[a:b], lower[a:b][::-1]]))}z" for a, b in ends)
 
 
 def _is_sparse(series: Series) -> bool:
@@ -217,14 +215,10 @@ def _is_sparse(series: Series) -> bool:
 def bars(series: Series, axis: Axis) -> Markup:
     """Return an SVG picture of rewards as bars from 0. Bars at one pixel are drawn as one, from lowest to highest."""
     low, _, high = series.range
-    scale, positions, height = (
-        _Scale(min(low, 0.0), max(high, 0.0), 0, UNITS * 2 * LANE),
-        axis.positions(series),
-        2 * LANE,
-    )
+    scale, height = _Scale(min(low, 0.0), max(high, 0.0), 0, UNITS * 2 * LANE), 2 * LANE
     numbers = series.finite[:, 0]
     chosen = np.flatnonzero(np.isfinite(numbers) & (numbers != 0))
-    xs = (axis.at(positions[chosen]) + 0.5).astype(np.int64)
+    xs = (axis.xs(series, chosen) + 0.5).astype(np.int64)
     firsts = np.flatnonzero(np.diff(xs, prepend=-9))
     zero = int(scale.heights(np.zeros(1))[0] + 0.5)
     path = f'<path class="ep-zero" stroke-opacity=".4" stroke-width="1" d="M0 {zero}H{UNITS * WIDTH}"/>'
@@ -235,7 +229,7 @@ def bars(series: Series, axis: Axis) -> Markup:
         tops = zip(xs[firsts].tolist(), ys.tolist(), strict=True)
         path += f'<path stroke-width="2" d="{"".join(f"M{x} {top}l0 {bottom - top}" for x, (top, bottom) in tops)}"/>'
     cells = series.cells(MOST_POINTS)
-    marks = _odd_marks(series, cells, axis.at(positions[cells.starts()]), 0, 0, UNITS * height)
+    marks = _odd_marks(series, cells, axis.xs(series, cells.starts()), 0, 0, UNITS * height)
     return _svg(series, 1, path + marks, height, axis)
 
 
@@ -243,7 +237,7 @@ def dots(series: Series, axis: Axis) -> Markup:
     """Return an SVG picture of choices without an order as dots. Of many items, close dots are drawn as one."""
     count = series.sampled_values.shape[1]
     height = LANE if count > 1 else 2 * LANE
-    xs, paths = axis.at(axis.positions(series)), ""
+    xs, paths = axis.xs(series), ""
     cells = series.cells(MOST_POINTS)
     for k in range(count):
         top = k * UNITS * height
