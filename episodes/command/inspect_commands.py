@@ -42,8 +42,8 @@ def info(
 ) -> None:
     """Print a summary of a data set: its tracks, numbers of episodes and steps, returns, endings and spaces.
 
-    The ranges of the tracks are those of at most 8 episodes. Of games whose agents are of several kinds, it lists the
-    kinds.
+    The ranges of the tracks are those of all episodes of a small data set, else of 8 episodes. Of games whose agents
+    are of several kinds, it lists the kinds.
     """
     from episodes.inspect.schema import read_schema
 
@@ -62,7 +62,7 @@ def info(
         ("track", "shape", "dtype", "space", "lowest", "highest", "notes"),
         [_schema_row(track) for track in schema.tracks],
     )
-    say(f"tracks: {schema.extent}\n")
+    say(f"ranges {schema.extent}\n")
     of_agents = facts.get("games") and "episodes" in facts  # in a game, each agent has an episode
     lines = {
         f"{name} of agents" if of_agents and name in ("episodes", "steps") else name: facts[name] for name in facts

@@ -213,14 +213,20 @@ def _row(series: Series, axis: Axis | None, points: int, room: int, has_table: b
 
 def _defects(series: Series, where: Where) -> str:
     """Return how many numbers are not finite or lie outside of their space, and where the first of each kind is."""
-    names, is_single = series.part_names, len(series.part_names) == 1
+    names, is_single = _names(series), len(series.part_names) == 1
     words = []
     for kind, count, (row, column) in series.defects():
-        name = "" if is_single or column >= len(names) else f"{names[column].removeprefix(' · ')} at "
+        name = "" if is_single or column >= len(names) else f"{names[column]} at "
         number = "" if kind in ("NaN", "infinite") else f" ({formatting.number(series.sampled_values[row, column])})"
         place = where(series, int(series.items[row]))
         words.append(f"{count:,} {kind}: {'first ' if count > 1 else ''}{name}{place}{number}")
     return formatting.clipped("; ".join(words), 300)
+
+
+def _names(series: Series) -> list[str]:
+    """Return the name of each number of an item, such as "[1]", or "min" of numbers that describe ragged items."""
+    names = [name.removeprefix(" · ") for name in series.part_names]
+    return [{"lowest": "min", "highest": "max"}.get(name, name) for name in names]
 
 
 def _stats(series: Series) -> list[tuple[str, str, str, str]]:
@@ -232,8 +238,7 @@ def _stats(series: Series) -> list[tuple[str, str, str, str]]:
         low, mean, high = map(formatting.number, series.range)
         return [("", low, mean if series.has_common_mean else "", high)]
     lows, means, highs = (list(map(formatting.number, row)) for row in series.ranges.tolist())
-    names = [name.removeprefix(" · ") for name in series.part_names]
-    return list(zip(names, lows, means, highs, strict=True))
+    return list(zip(_names(series), lows, means, highs, strict=True))
 
 
 def _texts(series: Series) -> tuple[Markup, Table | None]:
@@ -266,8 +271,7 @@ def _parts(series: Series) -> Table | None:
     most = count if count <= MOST_PARTS else FIRST_PARTS
     ranges, ends = series.ranges[:, :most], items[[0, -1]].reshape(2, -1)[:, :most]
     cells = np.concatenate([ranges, ends]).T.tolist()
-    names = [name.removeprefix(" · ") for name in series.part_names]
-    rows = [(name, *map(formatting.number, row)) for name, row in zip(names, cells, strict=False)]
+    rows = [(name, *map(formatting.number, row)) for name, row in zip(_names(series), cells, strict=False)]
     note = f"and {count - most} more numbers of each item" if count > most else ""
     return Table(("", "min", "mean", "max", "first", "last"), rows, note)
 

@@ -85,20 +85,20 @@ class Axis:
         items = series.items[rows]
         if series.more or self.borders is None:
             return self.places(items, series.more)
-        return self.at(items + 0.5 + np.searchsorted(self._first_items(series), items, "right"))
+        return self.at(items + 0.5 + np.searchsorted(_first_items(self.borders, series.more), items, "right"))
 
     def runs(self, series: Series) -> list[tuple[int, int]]:
         """Return begin and end of the sampled items of each episode."""
         num = len(series.items)
         if self.borders is None:
             return [(0, num)]
-        edges = np.searchsorted(series.items, self._first_items(series)).tolist()
+        edges = np.searchsorted(series.items, _first_items(self.borders, series.more)).tolist()
         return [(begin, end) for begin, end in pairwise([0, *edges, num]) if begin < end]
 
-    def _first_items(self, series: Series) -> np.ndarray:
-        """Return the index of the first item of each further episode of a pack, int64 [episodes - 1]."""
-        assert self.borders is not None
-        return self.borders if series.more else self.borders - np.arange(1, len(self.borders) + 1)
+
+def _first_items(borders: np.ndarray, more: int) -> np.ndarray:
+    """Return the index of the first item of each further episode of a pack, int64 [episodes - 1]."""
+    return borders if more else borders - np.arange(1, len(borders) + 1)
 
 
 def picture(

@@ -22,7 +22,7 @@ from episodes.storage import EpisodeDataset
 from episodes.storage.games import GameDataset
 from episodes.testing.strategies import multi_agent_histories
 from tests.inspection.data import write
-from tests.inspection.test_drawings import strokes, walk
+from tests.inspection.test_drawings import conversation, strokes, walk
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float64)
 
@@ -183,7 +183,7 @@ def test_statistics_of_a_small_data_set_are_of_all_of_it_and_else_say_of_how_man
 def test_replay_card_has_the_returns_and_endings_of_the_stored_episodes(lengths: list[int], capacity: int) -> None:
     buffer = EpisodeReplayBuffer(capacity)
     for n, episode in enumerate(walk(lengths)):
-        facts = {"terminated": n % 3 == 1, "truncated": n % 3 == 2}
+        facts: Any = {"terminated": n % 3 == 1, "truncated": n % 3 == 2}
         arrays = episode.get_observations(), episode.get_actions(), episode.get_rewards()
         buffer.add(SingleAgentEpisode.from_arrays(*arrays, id_=episode.id_, **facts))
     html = buffer._repr_html_() or ""
@@ -215,8 +215,8 @@ def test_cards_have_one_head_for_their_statistics_and_one_vocabulary(tmp_path: P
     buffer = EpisodeReplayBuffer(100)
     buffer.add(episodes)
     dataset = EpisodeDataset(write(tmp_path / "data", episodes))
-    batch = learner_pipeline()(episodes=episodes)
-    for value in (episodes[0], EpisodePack.from_episodes(episodes), buffer, dataset, batch):
+    batch: Any = learner_pipeline()(episodes=episodes)
+    for value in (episodes[0], conversation(), EpisodePack.from_episodes(episodes), buffer, dataset, batch):
         html = (value._repr_html_() or "").split("</style>")[1]
         assert html.count("<small>min</small> <small>mean</small> <small>max</small>") == 1
         assert "lowest" not in html
