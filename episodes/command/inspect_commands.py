@@ -42,8 +42,8 @@ def info(
 ) -> None:
     """Print a summary of a data set: its tracks, numbers of episodes and steps, returns, endings and spaces.
 
-    The ranges of the tracks are those of at most 8 episodes. Of games whose agents are of several kinds, it lists the
-    kinds.
+    The ranges of the tracks are those of all episodes of a small data set, else of 8 episodes. Of games whose agents
+    are of several kinds, it lists the kinds.
     """
     from episodes.inspect.formatting import size
     from episodes.inspect.schema import read_schema

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from episodes.errors import EpisodeError
 from episodes.facts.ending import Ending
 from episodes.inspect import charts, formatting, sparklines
 from episodes.inspect.lineage import BatchLinks, row_steps
-from episodes.inspect.schema import read_schema
+from episodes.inspect.schema import place_in_pack, read_schema, with_spaces
 from episodes.inspect.series import Series, of_tracks
 from episodes.inspect.sparklines import Axis
 from episodes.inspect.timeline_bar import rail
@@ -26,6 +26,7 @@ from episodes.tracks.ragged import Ragged
 
 if TYPE_CHECKING:
     from episodes.multi_agent.episode import MultiAgentEpisode
+    from episodes.multi_agent.timeline import Timeline
     from episodes.pack.pack import EpisodePack
     from episodes.replay.buffer import EpisodeReplayBuffer
     from episodes.replay.multi_agent_buffer import MultiAgentEpisodeReplayBuffer
@@ -36,16 +37,20 @@ if TYPE_CHECKING:
 BYTES_OF_LINES = 12_000  # of all lines of a card together
 BYTES_OF_FRAMES = 15_000  # of all strips of frames
 BYTES_OF_POINT = 6
-MOST_ROWS = 24  # with a picture; further rows are only named
-MOST_PARTS = 6  # numbers of an item in the table of a row
+MOST_ROWS = 24  # with a picture; two or more further rows are only named
+MOST_PARTS = 8  # numbers of an item in the table of a row
+FIRST_PARTS = 6  # of an item with more of them
 MOST_CARDS_WITH_TABLES = 2  # of one view
 MOST_AGENTS = 12  # with a timeline
 MOST_AGENT_CARDS = 8
 MOST_EPISODES = 12  # that a table lists
 MOST_ORIGINS = 12  # rows of a batch whose episodes are listed
+MOST_OF_FACT = 1000  # characters of a fact that is opened
 MOST_STORED_NUMBERS = 1 << 24  # of a column of a replay buffer that is read in full
 MOST_STEPS = 200  # that are read of a larger column
 MOST_MODULES = 4
+MOST_OF_ID = 60  # characters in a table
+HISTOGRAMS = "histograms from min to max"
 MOST_TEXTS = 8  # of a track that a table lists
 MOST_OF_TEXT = 400  # characters
 
@@ -57,10 +62,27 @@ class Row:
     label: str
     hue: str
     meta: str
-    stats: Sequence[tuple[str, str, str, str]]  # name, lowest, mean and highest of each line of the picture
-    note: str
+    stats: Sequence[tuple[str, str, str, str]]  # name, min, mean and max of each line of the picture
+    note: str  # what the picture shows
     picture: Markup
     table: Table | None = None
+    owner: str = ""  # the agent whose track it is
+    defects: str = ""  # how many numbers are not finite or outside of their space, and where the first ones are
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Name and value of a fact in a notebook view."""
+
+    name: str
+    value: str
+    whole: str = ""  # the value in full, if `value` is clipped
+
+    @classmethod
+    def of(cls, name: str, value: object) -> Fact:
+        """Return a fact whose long value is clipped, and can be opened."""
+        short, whole = formatting.clipped(value), formatting.clipped(value, MOST_OF_FACT)
+        return cls(name, short, "" if short == whole else whole)
 
 
 @dataclass(frozen=True)
@@ -82,9 +104,11 @@ class Card:
     name: str
     headline: Sequence[str]
     endings: Sequence[str] = ()  # "terminated", ..., as pills
-    facts: Sequence[tuple[str, str]] = ()
+    facts: Sequence[Fact] = ()
     span: str = ""  # of time, beside the rail
     rail: Markup | None = None
+    caption: str = ""  # of the pictures of the rows, if there is no rail
+    extent: str = ""  # of what the statistics of the rows are, if not of all items
     rows: Sequence[Row] = ()
     chart: Markup | None = None
     table: Table | None = None
@@ -96,15 +120,22 @@ class Card:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def rows_of(series: Sequence[Series], axis: Axis | None, share: int = 1) -> tuple[list[Row], list[str]]:
+Where = Callable[[Series, int], str]  # place of an item of a series, as text
+
+
+def rows_of(
+    series: Sequence[Series], axis: Axis | None, share: int = 1, where: Where | None = None
+) -> tuple[list[Row], list[str]]:
     """Return a table row of a notebook view for each of the first arrays in `series`, and remarks on arrays left out
     for lack of space.
 
     Args:
         axis: time axis of the pictures. None if the items have no common order in time, such as the rows of a batch.
         share: number of cards of this kind in one view.
+        where: function that names the place of an item. By default, it is the index of the item.
     """
-    shown = series[: max(MOST_ROWS // share, 4)]
+    most = max(MOST_ROWS // share, 4)
+    shown = series if len(series) == most + 1 else series[:most]
     lanes = sum(
         2 * sparklines.MOST_LANES
         if track_series.num_steps
@@ -117,12 +148,19 @@ def rows_of(series: Sequence[Series], axis: Axis | None, share: int = 1) -> tupl
     room = BYTES_OF_FRAMES // (
         share * max(sum(track_series.is_image and track_series.is_numeric for track_series in shown), 1)
     )
-    rows = [_row(track_series, axis, points, room, share <= MOST_CARDS_WITH_TABLES) for track_series in shown]
+    has_tables = share <= MOST_CARDS_WITH_TABLES
+    rows = [_row(track_series, axis, points, room, has_tables, where or _item) for track_series in shown]
     return rows, _left_out([track_series.label for track_series in series[len(shown) :]])
+
+
+def _item(series: Series, index: int) -> str:
+    """Return the place of an item as text, without further knowledge."""
+    return f"item {index:,}"
 
 
 def _left_out(names: Sequence[str], noun: str = "") -> list[str]:
     """Return a list with a note that names what a card leaves out, or an empty list if it leaves nothing out."""
+    noun = noun if len(names) > 1 else noun.removesuffix("s")
     return [formatting.clipped(f"and {len(names)} more{noun}: {', '.join(names[:20])}", 300)] if names else []
 
 
@@ -132,33 +170,67 @@ def _first_and_last(num: int, most: int) -> list[int]:
     return [*range(num)] if num <= most else [*range(half), *range(num - half, num)]
 
 
+def _with_gap(rows: Sequence[Sequence[str]], chosen: Sequence[int]) -> list[Sequence[str]]:
+    """Return the rows with one more wherever the indices `chosen` of the rows leave rows out, which says how many."""
+    result: list[Sequence[str]] = []
+    for row, index, before in zip(rows, chosen, [-1, *chosen], strict=False):
+        if index > before + 1:
+            result.append(("⋮", f"{index - before - 1:,} more", *[""] * (len(row) - 2)))
+        result.append(row)
+    return result
+
+
 def _note_on_rows(num: int, most: int, noun: str) -> str:
     """Return a note on the rows that `_first_and_last` leaves out, or "" if it leaves none out."""
     return "" if num <= most else f"{formatting.counted(num, noun)}; the first and the last {most // 2} are listed"
 
 
-def _row(series: Series, axis: Axis | None, points: int, room: int, has_table: bool) -> Row:
+def _row(series: Series, axis: Axis | None, points: int, room: int, has_table: bool, where: Where) -> Row:
     """Return the table row of a series: name, dtype and shape, range, remarks and a small picture.
 
     Args:
         points: most points of one line of the picture.
         room: most bytes of a strip of frames.
         has_table: whether a numeric series gets a table of its components. Text always gets one.
+        where: function that names the place of an item.
     """
-    meta = f"{series.shape_text} {series.dtype}"
+    meta = " · ".join(filter(None, (f"{series.shape_text} {series.dtype}", series.space_text)))
     if series.nbytes is not None:
         meta += f" · {formatting.size(series.nbytes)}"
     label = formatting.clipped(nested.unescape(series.label))
-    remarks = formatting.clipped(", ".join(series.remarks))
+    remarks = [remark for remark in series.remarks if not remark.endswith((" NaN", " infinite"))]
     if not series.is_numeric:
         first, texts = _texts(series)
-        return Row(label, series.hue, meta, (), remarks, first, texts)
-    picture = sparklines.picture(series, axis, points, room)
-    return Row(label, series.hue, meta, _stats(series), remarks, picture, _parts(series) if has_table else None)
+        return Row(label, series.hue, meta, (), formatting.clipped(", ".join(remarks)), first, texts)
+    if note := sparklines.rows_note(series, axis):
+        remarks.append(note)
+    picture = sparklines.picture(series, axis, points, room, lambda item: where(series, item))
+    table = _parts(series) if has_table else None
+    return Row(
+        label, series.hue, meta, _stats(series), ", ".join(remarks), picture, table, defects=_defects(series, where)
+    )
+
+
+def _defects(series: Series, where: Where) -> str:
+    """Return how many numbers are not finite or lie outside of their space, and where the first of each kind is."""
+    names, is_single = _names(series), len(series.part_names) == 1
+    words = []
+    for kind, count, (row, column) in series.defects():
+        name = "" if is_single or column >= len(names) else f"{names[column]} at "
+        number = "" if kind in ("NaN", "infinite") else f" ({formatting.number(series.sampled_values[row, column])})"
+        place = where(series, int(series.items[row]))
+        words.append(f"{count:,} {kind}: {'first ' if count > 1 else ''}{name}{place}{number}")
+    return formatting.clipped("; ".join(words), 300)
+
+
+def _names(series: Series) -> list[str]:
+    """Return the name of each number of an item, such as "[1]", or "min" of numbers that describe ragged items."""
+    names = [name.removeprefix(" · ") for name in series.part_names]
+    return [{"lowest": "min", "highest": "max"}.get(name, name) for name in names]
 
 
 def _stats(series: Series) -> list[tuple[str, str, str, str]]:
-    """Return name, lowest, mean and highest number of each line of a series' picture, as texts.
+    """Return name, min, mean and max of each line of a series' picture, as texts.
 
     A picture of many components has one entry for all of them, without a mean.
     """
@@ -166,8 +238,7 @@ def _stats(series: Series) -> list[tuple[str, str, str, str]]:
         low, mean, high = map(formatting.number, series.range)
         return [("", low, mean if series.has_common_mean else "", high)]
     lows, means, highs = (list(map(formatting.number, row)) for row in series.ranges.tolist())
-    names = [name.removeprefix(" · ") for name in series.part_names]
-    return list(zip(names, lows, means, highs, strict=True))
+    return list(zip(_names(series), lows, means, highs, strict=True))
 
 
 def _texts(series: Series) -> tuple[Markup, Table | None]:
@@ -179,12 +250,13 @@ def _texts(series: Series) -> tuple[Markup, Table | None]:
         return Markup(""), None
     chosen = has_text[_first_and_last(len(has_text), MOST_TEXTS)]
     rows = [(str(i), formatting.clipped(series.array[i], MOST_OF_TEXT)) for i in chosen.tolist()]
+    rows = _with_gap(rows, [has_text.tolist().index(i) for i in chosen.tolist()])
     table = Table(("item", "text"), rows, _note_on_rows(len(has_text), MOST_TEXTS, "text"), is_words=True)
     return Markup("<span>{}</span>").format(formatting.clipped(series.array[has_text[0]], 160)), table
 
 
 def _parts(series: Series) -> Table | None:
-    """Return a table of statistics (lowest, mean, highest, first, last) of each component of an array's items.
+    """Return a table of statistics (min, mean, max, first, last) of each component of an array's items.
 
     None is returned for images, flags and other small whole numbers, and arrays without items. Of infos, first and
     last are those that have the key.
@@ -196,17 +268,17 @@ def _parts(series: Series) -> Table | None:
     items = series.array if series.present is None else series.array[series.present]
     if series.is_image or series.is_band or len(items) == 0:
         return None
-    ranges, ends = series.ranges[:, :MOST_PARTS], items[[0, -1]].reshape(2, -1)[:, :MOST_PARTS]
+    most = count if count <= MOST_PARTS else FIRST_PARTS
+    ranges, ends = series.ranges[:, :most], items[[0, -1]].reshape(2, -1)[:, :most]
     cells = np.concatenate([ranges, ends]).T.tolist()
-    names = [name.removeprefix(" · ") for name in series.part_names]
-    rows = [(name, *map(formatting.number, row)) for name, row in zip(names, cells, strict=False)]
-    note = f"and {count - MOST_PARTS} more numbers" if count > MOST_PARTS else ""
-    return Table(("", "lowest", "mean", "highest", "first", "last"), rows, note)
+    rows = [(name, *map(formatting.number, row)) for name, row in zip(_names(series), cells, strict=False)]
+    note = f"and {count - most} more numbers of each item" if count > most else ""
+    return Table(("", "min", "mean", "max", "first", "last"), rows, note)
 
 
-def known(**facts: object) -> list[tuple[str, str]]:
-    """Return (name, text) pairs for those keyword arguments that are not None."""
-    return [(name.replace("_", " "), formatting.clipped(value)) for name, value in facts.items() if value is not None]
+def known(**facts: object) -> list[Fact]:
+    """Return a fact for each of those keyword arguments that are not None."""
+    return [Fact.of(name.replace("_", " "), value) for name, value in facts.items() if value is not None]
 
 
 def _excerpt(items: Mapping[Any, Any]) -> str | None:
@@ -220,7 +292,8 @@ def _without(table: Table, **defaults: str) -> Table:
     kept = [
         i
         for i, name in enumerate(table.columns)
-        if (default := defaults.get(name.replace(" ", "_"))) is None or any(row[i] != default for row in table.rows)
+        if (default := defaults.get(name.replace(" ", "_"))) is None
+        or any(row[i] != default for row in table.rows if row[0] != "⋮")
     ]
     rows = [[row[i] for i in kept] for row in table.rows]
     return replace(table, columns=[table.columns[i] for i in kept], rows=rows)
@@ -229,24 +302,39 @@ def _without(table: Table, **defaults: str) -> Table:
 # --- episodes ---------------------------------------------------------------------------------------------------------
 
 
-def episode_card(episode: SingleAgentEpisode, share: int = 1, is_open: bool = True, kind: str | None = None) -> Card:
+def episode_card(
+    episode: SingleAgentEpisode,
+    share: int = 1,
+    is_open: bool = True,
+    kind: str | None = None,
+    line: Timeline | None = None,
+) -> Card:
     """Return the notebook card of a `SingleAgentEpisode`: timeline, arrays and metadata.
 
     Args:
         share: number of cards of this kind in one view, which share the space.
         is_open: whether the table of arrays is shown at once.
         kind: title of the card, by default the name of the class.
+        line: timeline of the agent in a multi-agent episode.
     """
     tracks, facts = episode.tracks, episode.facts
     lookback = tracks.lookback
     axis = Axis(max(tracks.observations.total - 1, 0), lookback)
-    rows, notes = rows_of(list(of_tracks(tracks)), axis, share)
+    begin = facts.t_started - lookback
+    series = with_spaces(of_tracks(tracks), facts.observation_space, facts.action_space)
+
+    def where(series: Series, index: int) -> str:
+        """Return the time of an item, and its env step in a multi-agent episode."""
+        times = () if line is None else line.observation_times if series.more else line.action_times
+        return f"t={begin + index}" + (f", env step {times[index]}" if index < len(times) else "")
+
+    rows, notes = rows_of(list(series), axis, share, where)
     headline = [formatting.counted(len(episode), "step"), f"return {formatting.number(episode.get_return())}"]
     if facts.t_started:
         headline.insert(1, f"from t={facts.t_started}")
     return Card(
         kind or type(episode).__name__,
-        formatting.clipped(facts.id_),
+        formatting.without_random_digits(formatting.clipped(facts.id_)),
         headline,
         formatting.endings(facts.ending, tracks.is_finished),
         known(
@@ -260,9 +348,9 @@ def episode_card(episode: SingleAgentEpisode, share: int = 1, is_open: bool = Tr
             custom_data=_excerpt(episode.custom_data),
             state=None if tracks.is_finished else "growing (lists)",
         ),
-        f"t = {facts.t_started} … {facts.t_started + len(episode)}",
-        rail(axis, facts.t_started - lookback, facts.ending) if tracks.observations.total else None,
-        rows,
+        f"t = {facts.t_started} … {facts.t_started + len(episode)}" + _env_steps(line),
+        rail(axis, begin, facts.ending) if tracks.observations.total else None,
+        rows=rows,
         notes=notes,
         is_open=is_open,
     )
@@ -273,30 +361,71 @@ def multi_agent_card(episode: MultiAgentEpisode) -> Card:
     agents, facts = episode.agents, episode.facts
     lines = list(agents.timelines.items())
     shown = lines[:MOST_AGENTS]
-    opened = shown[:MOST_AGENT_CARDS]
-    parts = [episode_card(line.episode, len(opened), False, formatting.clipped(agent, 40)) for agent, line in opened]
-    waiting = sum(line.phase == "waits" for _, line in lines)
-    headline = [
-        formatting.counted(len(episode), "env step"),
-        formatting.counted(len(lines), "agent"),
-        f"return {formatting.number(episode.get_return())}",
-    ]
-    if waiting:
-        headline.insert(2, f"{waiting} pending")
+    opened = lines[: len(lines) if len(lines) == MOST_AGENT_CARDS + 1 else MOST_AGENT_CARDS]
+    apart: dict[Any, float] = {}  # rewards before an agent's first observation or after its end
+    for _, agent, reward in agents.rewards_apart:
+        apart[agent] = apart.get(agent, 0.0) + float(reward)
+    parts = [_agent_card(agent, line, len(opened), apart.get(agent, 0.0)) for agent, line in opened]
+    waiting = [formatting.clipped(agent, 30) for agent, line in lines if line.phase == "waits"]
+    pending = [f"{formatting.counted(len(waiting), 'action')} ({', '.join(waiting)})"] * bool(waiting)
+    pending += [f"reward {_of_agent(line.reward, agent)}" for agent, line in lines if _has_reward(line)]
+    returns = episode.get_returns()
+    results = {agent: f"return {formatting.number(returns[agent])}" for agent, _ in shown}
     return Card(
         type(episode).__name__,
-        formatting.clipped(facts.id_),
-        headline,
+        formatting.without_random_digits(formatting.clipped(facts.id_)),
+        [
+            formatting.counted(len(episode), "env step"),
+            formatting.counted(len(lines), "agent"),
+            f"return {formatting.number(episode.get_return())}",
+        ],
         formatting.endings(facts.ending, agents.passed_on is not None),
         known(
             t_started=facts.t_started or None,
             lookback=episode.lookback or None,
             state=None if all(line.episode.tracks.is_finished for _, line in lines) else "growing (lists)",
+            pending=", ".join(pending) or None,
+            rewards_of_no_step=", ".join(_of_agent(value, agent) for agent, value in apart.items() if value) or None,
         ),
-        chart=charts.timelines(shown, facts.t_started - episode.lookback, episode.env_t),
+        chart=charts.timelines(shown, facts.t_started - episode.lookback, episode.env_t, results),
         parts=parts,
         notes=_left_out([formatting.clipped(agent, 30) for agent, _ in lines[len(opened) :]], " agents"),
     )
+
+
+def _of_agent(reward: Any, agent: object) -> str:
+    """Return a reward with the agent that got it, as text."""
+    return f"{formatting.number(float(reward))} ({formatting.clipped(agent, 30)})"
+
+
+def _has_reward(line: Timeline) -> bool:
+    """Return whether an agent has a pending reward other than 0."""
+    return line.reward is not None and float(line.reward) != 0
+
+
+def _agent_card(agent: object, line: Timeline, share: int, apart: float) -> Card:
+    """Return the card of one agent's episode in a game, which names what the episode does not have: pending items.
+
+    Args:
+        share: number of agents of the game with a card.
+        apart: the sum of rewards before the agent's first observation or after its end.
+    """
+    card = episode_card(line.episode, share, False, formatting.clipped(agent, 40), line)
+    headline = [*card.headline]
+    if line.phase == "waits":
+        headline[0] += " and a pending action"
+    if _has_reward(line):
+        headline[-1] += f" and a pending reward of {formatting.number(float(line.reward))}"
+    if apart:
+        headline[-1] += f" and a reward of no step of {formatting.number(apart)}"
+    return replace(card, headline=headline)
+
+
+def _env_steps(line: Timeline | None) -> str:
+    """Return the env steps of an agent's first and last observation, as the end of a text, "" if they are unknown."""
+    if line is None or not len(line.observation_times):
+        return ""
+    return f" (env steps {int(line.observation_times[0])} … {int(line.observation_times[-1])})"
 
 
 # --- many episodes ----------------------------------------------------------------------------------------------------
@@ -306,7 +435,8 @@ def pack_card(pack: EpisodePack) -> Card:
     """Return the notebook card of an `EpisodePack`: chart and table of its episodes, and its arrays."""
     sizes = pack.lookbacks + pack.lengths
     axis = Axis(max(int(pack.observation_offsets[-1]), 1), 0, np.cumsum(sizes + 1)[:-1])
-    rows, notes = rows_of(list(of_tracks(pack.columns)), axis)
+    series = with_spaces(of_tracks(pack.columns), pack.observation_space, pack.action_space)
+    rows, notes = rows_of(list(series), axis, where=place_in_pack(pack, [f"episode {i}" for i in range(len(pack))]))
     return Card(
         type(pack).__name__,
         "",
@@ -316,6 +446,7 @@ def pack_card(pack: EpisodePack) -> Card:
             formatting.size(pack.nbytes),
         ],
         facts=known(observation_space=pack.observation_space, action_space=pack.action_space),
+        caption="the episodes side by side" if len(pack) > 1 else "",
         rows=rows,
         chart=charts.returns(pack.returns(), pack.terminated, pack.truncated),
         table=episodes_table(pack.ids, pack.lengths, pack.returns(), pack.terminated, pack.truncated, pack.t_started),
@@ -328,7 +459,7 @@ def dataset_card(dataset: EpisodeDataset) -> Card:
 
     The metadata and a few episodes are read.
     """
-    rows, notes = schema_rows(dataset)
+    rows, notes, extent = schema_rows(dataset)
     table = dataset.metadata
     returns, terminated, truncated = table["return"], table["terminated"], table["truncated"]
     spec = dataset.env_spec
@@ -353,6 +484,8 @@ def dataset_card(dataset: EpisodeDataset) -> Card:
         ),
         chart=charts.returns(returns, terminated, truncated),
         table=episodes_table(table["id"], table["length"], returns, terminated, truncated, table["t_started"]),
+        caption=HISTOGRAMS,
+        extent=extent,
         rows=rows,
         notes=notes,
     )
@@ -361,7 +494,7 @@ def dataset_card(dataset: EpisodeDataset) -> Card:
 def games_card(dataset: GameDataset, most: int = 1) -> Card:
     """Return the notebook card of a `GameDataset`: chart and table of its games, and the first `most` games."""
     table = dataset.metadata
-    rows, notes = schema_rows(dataset)
+    tracks = schema_card(dataset)
     spec = dataset.env_spec
     ended = table["return"], table["terminated"], table["truncated"]
     kinds = {f"kind {n}": _kind(kind) for n, kind in enumerate(dataset.kinds)}
@@ -380,11 +513,13 @@ def games_card(dataset: GameDataset, most: int = 1) -> Card:
             incomplete=f"{dataset.incomplete} games without all of their agents" if dataset.incomplete else None,
             **kinds,
         ),
-        chart=charts.returns(*ended),
+        chart=charts.returns(*ended, noun="game"),
         table=episodes_table(table["id"], table["length"], *ended, table["t_started"], table["agents"], most=most),
-        parts=parts,
-        rows=rows,
-        notes=notes,
+        caption=tracks.caption,
+        extent=tracks.extent,
+        parts=[*tracks.parts, *parts],
+        rows=tracks.rows,
+        notes=tracks.notes,
     )
 
 
@@ -395,25 +530,43 @@ def _kind(kind: EpisodeDataset) -> str:
     return f"{agents}: {', '.join(filter(None, (formatting.counted(kind.num_steps, 'step'), ' → '.join(spaces))))}"
 
 
-def schema_rows(dataset: EpisodeDataset | GameDataset) -> tuple[list[Row], list[str]]:
-    """Return a row for each track of a data set, with its shape, dtype, space, range and histogram, and remarks."""
+def schema_rows(dataset: EpisodeDataset | GameDataset) -> tuple[list[Row], list[str], str]:
+    """Return a row for each track of a data set, with its shape, dtype, space, range and histogram, remarks, and of how
+    many episodes the ranges are.
+    """
     schema = read_schema(dataset)
-    rows, notes = rows_of([track.series for track in schema.tracks], None)
+    places = {id(track.series): track.place for track in schema.tracks}
+    rows, notes = rows_of([track.series for track in schema.tracks], None, where=lambda s, i: places[id(s)](i))
     rows = [
         replace(
             row,
             label=formatting.clipped(track.path),
+            owner=formatting.clipped(track.owner),
             meta=" · ".join(filter(None, (f"{track.item_shape} {track.series.dtype}", track.space))),
         )
         for row, track in zip(rows, schema.tracks, strict=False)
     ]
-    return rows, [*notes, f"tracks: {schema.extent}"] if rows else notes
+    return rows, notes, schema.extent
 
 
 def schema_card(dataset: EpisodeDataset | GameDataset) -> Card:
-    """Return a card with the tracks of a data set."""
-    rows, notes = schema_rows(dataset)
-    return Card("tracks", "", [formatting.counted(len(rows), "track")], rows=rows, notes=notes)
+    """Return a card with the tracks of a data set. Of games with several agents, each agent has a part."""
+    rows, notes, extent = schema_rows(dataset)
+    common = Card("tracks", "", (), rows=rows, notes=notes, caption=HISTOGRAMS, extent=extent)
+    by_agent: dict[str, list[Row]] = {}
+    for row in rows:
+        by_agent.setdefault(row.owner, []).append(row)
+    if len(by_agent) > 1:
+        parts = [
+            replace(common, kind="tracks of", name=agent, rows=own, notes=(), is_open=number == 0)
+            for number, (agent, own) in enumerate(by_agent.items())
+        ]
+        common = replace(common, rows=(), parts=[_with_count(part) for part in parts], caption="")
+    return common if common.parts else _with_count(common)
+
+
+def _with_count(card: Card) -> Card:
+    return replace(card, headline=[formatting.counted(len(card.rows), "track")])
 
 
 def episodes_table(
@@ -430,22 +583,30 @@ def episodes_table(
 
     At least `most` rows are shown.
     """
-    most = max(most, MOST_EPISODES)
+    chosen = _first_and_last(len(lengths), max(most, MOST_EPISODES))
     rows = [
         (
             str(i),
-            formatting.clipped(ids[i], 32),
+            _id(ids[i]),
             str(lengths[i]),
             formatting.number(returns[i]),
             formatting.ended(Ending.of(terminated[i], truncated[i])),
             str(started[i]),
             *(() if agents is None else (formatting.clipped(", ".join(map(str, agents[i])), 60),)),
         )
-        for i in _first_and_last(len(lengths), most)
+        for i in chosen
     ]
-    note = _note_on_rows(len(lengths), most, "episode" if agents is None else "game")
+    rows = _with_gap(rows, chosen)
+    note = _note_on_rows(len(lengths), max(most, MOST_EPISODES), "episode" if agents is None else "game")
     columns = ("", "id", "length", "return", "ending", "from t", *(() if agents is None else ("agents",)))
     return _without(Table(columns, rows, note, has_names=True), from_t="0")
+
+
+def _id(value: object) -> str:
+    """Return an id for a table. Of 32 random digits the first 8 are shown, and all of them in the tooltip."""
+    text = formatting.clipped(value, MOST_OF_ID)
+    short = formatting.without_random_digits(text)
+    return text if short == text else Markup('<span title="{}">{}</span>').format(text, short)
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------
@@ -479,30 +640,49 @@ def batch_card(batch: Mapping[str, Any] | Batch, kind: str = "Batch", links: Bat
     num_steps = _sequence_length(leaves)
     series = [_column(path, leaf) for path, leaf in leaves.items()]
     series = [_with_steps(time_series, num_steps) for time_series in series]
-    rows, notes = rows_of(series, None)
+    alike = {each.note for each in series}  # a note that all columns have is a fact of the batch
+    if len(alike) == 1:
+        series = [replace(each, note="") for each in series]
+    rows, notes = rows_of(series, None, where=lambda _, index: f"row {index:,}")
     nbytes = sum(time_series.nbytes or 0 for time_series in series)
     headline = [many, formatting.counted(len(series), "column"), formatting.size(nbytes)]
-    return Card(kind, "", headline, rows=rows, table=_origins(batch, links), notes=notes)
+    with_gradient = [path for path, leaf in leaves.items() if getattr(leaf, "requires_grad", False)]
+    return Card(
+        kind,
+        "",
+        headline,
+        facts=known(
+            columns=alike.pop() if len(alike) == 1 and alike != {""} else None,
+            requires_grad=", ".join(with_gradient) or None,
+        ),
+        caption=HISTOGRAMS if not num_steps else "",
+        rows=rows,
+        table=_origins(batch, links),
+        notes=notes,
+    )
 
 
 def _origins(batch: object, links: BatchLinks | None) -> Table | None:
-    """Return a table of the episodes and steps from which the first and last batch rows came, or None if unknown."""
+    """Return a table of the episodes and steps from which evenly spaced batch rows came, or None if unknown."""
     try:
         origin = batch.origin if isinstance(batch, (Batch, TrainBatch)) else None
         if origin is None or not origin.numbers.ndim:
             return None
-        chosen = _first_and_last(len(origin), MOST_ORIGINS)
+        spaced = np.linspace(0, len(origin) - 1, min(len(origin), MOST_ORIGINS))
+        chosen = [] if not len(origin) else np.unique(spaced.astype(np.intp)).tolist()
         steps = row_steps(origin[np.array(chosen, np.intp)])
+        num_episodes = len({id_ for id_ in origin.ids.ravel().tolist() if id_ is not None})
     except EpisodeError:
         return None
     rows = []
     for row, step in zip(chosen, steps, strict=True):
         if step is not None:
-            id_ = formatting.clipped(step.id_, 32)
+            id_ = _id(step.id_)
             name = id_ if links is None else Markup('<a href="{}">{}</a>').format(links.link(step), id_)
             agent = "" if step.agent_id is None else formatting.clipped(step.agent_id, 20)
             rows.append((str(row), name, step.times, agent))
-    note = _note_on_rows(len(origin), MOST_ORIGINS, "row")
+    note = f"{len(chosen)} of {len(origin):,} rows, " if len(chosen) < len(origin) else ""
+    note += f"which are of {formatting.counted(num_episodes, 'episode')}" if note else ""
     return _without(Table(("row", "episode", "t", "agent"), rows, note, has_names=True), agent="") if rows else None
 
 
@@ -529,18 +709,22 @@ def _column(path: str, leaf: Any) -> Series:
     shape, nbytes = tuple(leaf.shape) or (1,), leaf.numel() * leaf.element_size()
     if leaf.device.type == "cpu" and not leaf.is_sparse:
         array = batch_leaves.as_numpy(leaf.float() if str(leaf.dtype).endswith("bfloat16") else leaf)
-        return Series(path, hue, array.reshape(shape), shape[0], None, 1, nbytes, "tensor")
+        return Series(path, hue, array.reshape(shape), shape[0], None, 1, nbytes, f"tensor on {leaf.device}")
     empty = np.empty((0, *shape[1:]), batch_leaves.numpy_dtype(leaf))
-    return Series(path, hue, empty, shape[0], None, 1, nbytes, f"tensor on {leaf.device}")
+    return Series(path, hue, empty, shape[0], None, 1, nbytes, f"tensor on {leaf.device}, whose numbers are not read")
 
 
 def replay_card(buffer: EpisodeReplayBuffer, name: object = "") -> Card:
-    """Return the notebook card of an `EpisodeReplayBuffer`: fill level, and a histogram of each column."""
+    """Return the notebook card of an `EpisodeReplayBuffer`: fill level, returns of the stored episodes, and a histogram
+    of each column.
+    """
     rows: Sequence[Row] = ()
     notes: list[str] = []
+    chart = charts.filled(len(buffer), buffer.capacity)
     if len(buffer):
-        series = _stored_steps(buffer)
-        rows, notes = rows_of(series, None)
+        first = buffer.num_added - len(buffer)
+        rows, notes = rows_of(_stored_steps(buffer), None, where=lambda _, index: f"added step {first + index:,}")
+        chart += _stored_returns(buffer)
     return Card(
         type(buffer).__name__,
         formatting.clipped(name),
@@ -549,11 +733,34 @@ def replay_card(buffer: EpisodeReplayBuffer, name: object = "") -> Card:
             formatting.counted(buffer.num_episodes, "episode"),
             formatting.size(buffer.nbytes),
         ],
-        facts=known(ever_added=f"{buffer.num_added:,} steps", ever_sampled=f"{buffer.num_sampled:,} steps"),
+        facts=known(
+            ever_added=f"{buffer.num_added:,} steps, of which the newest {len(buffer):,} are stored",
+            ever_sampled=f"{buffer.num_sampled:,} steps",
+            alpha=getattr(buffer, "alpha", None),
+            beta=getattr(buffer, "beta", None),
+        ),
+        caption=HISTOGRAMS,
         rows=rows,
-        chart=charts.filled(len(buffer), buffer.capacity),
+        chart=chart,
         notes=notes,
     )
+
+
+def _stored_returns(buffer: EpisodeReplayBuffer) -> Markup:
+    """Return a chart of the stored episodes from the oldest to the newest: the sums of their stored rewards, and their
+    endings. It is empty for a buffer that is too large to be read in full.
+    """
+    ring = buffer.flush_ring()
+    if len(ring) > MOST_STORED_NUMBERS:
+        return Markup("")
+    slots = (ring.tail + np.arange(len(ring))) % buffer.capacity
+    entries, firsts, owners = np.unique(ring.links.entry[slots], return_index=True, return_inverse=True)
+    with np.errstate(invalid="ignore", over="ignore"):
+        sums = np.bincount(owners, np.asarray(ring.columns["rewards"](slots), np.float64))
+    order = np.argsort(firsts)
+    last = ring.table.last.take(entries[order])
+    flags = (np.asarray(ring.columns[key](last), bool) for key in ("terminateds", "truncateds"))
+    return charts.returns(sums[order], *flags, noun="stored episode") or Markup("")
 
 
 def _stored_steps(buffer: EpisodeReplayBuffer) -> list[Series]:
@@ -570,14 +777,25 @@ def _stored_steps(buffer: EpisodeReplayBuffer) -> list[Series]:
         return {path: leaf.lengths if type(leaf) is Ragged else leaf for path, leaf in columns.items()}
 
     series = []
-    for key in ("rewards", "actions", "terminateds", "truncateds", "obs"):
+    for key in ("obs", "actions", "rewards", "terminateds", "truncateds"):
         numbers = sum(leaf.size for leaf in column(key, np.zeros(1, np.int64)).values())
         is_whole = numbers * total <= MOST_STORED_NUMBERS
         places = np.arange(total) if is_whole else np.unique(np.linspace(0, total - 1, MOST_STEPS).astype(np.int64))
         for path, leaf in column(key, places).items():
             nbytes = leaf.nbytes * total // len(places)
             series.append(Series(path, _COLUMN_HUES[key], leaf, total, None if is_whole else places, 1, nbytes))
-    return series
+    return [*series, *_priorities(buffer)]
+
+
+def _priorities(buffer: EpisodeReplayBuffer) -> Iterator[Series]:
+    """Yield the priorities by which a prioritized buffer samples its steps, for display."""
+    read = getattr(buffer, "priorities", None)
+    if read is None or len(buffer) > MOST_STORED_NUMBERS:
+        return
+    ring = buffer.flush_ring()
+    slots = (ring.tail + np.arange(len(ring))) % buffer.capacity
+    shares = read(ring.slot_numbers(slots))
+    yield Series("priority", "extra", shares, len(shares), None, 1, shares.nbytes, "to the power of alpha")
 
 
 def multi_agent_replay_card(buffer: MultiAgentEpisodeReplayBuffer) -> Card:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from episodes.inspect.colours import ENDINGS, colour
-from episodes.inspect.formatting import clipped, number
+from episodes.inspect.formatting import clipped, counted, number
 from episodes.inspect.timeline_bar import ENDS
 
 if TYPE_CHECKING:
@@ -23,14 +23,18 @@ WIDTH, HEIGHT = 640, 98
 ENDINGS_HEIGHT = 8  # of the shares of endings, below the returns
 MOST_DOTS = 100  # of a chart of returns
 MOST_CELLS = 50  # of a chart of more returns
+BESIDE = 11  # pixels from the last env step of an agent to the mark of its ending
 MOST_TICKS = 800  # in the timelines of all agents
 
 
-def returns(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> Markup | None:
+def returns(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, noun: str = "episode") -> Markup | None:
     """Return an SVG chart of the returns `values` [n], with a dot per episode in the colour of its ending.
 
     Of many episodes, it draws the lowest and highest return, the quartiles and the median of neighbouring episodes, and
     below them the shares of their endings. The result is None if no return is finite.
+
+    Args:
+        noun: what has a return, such as "game".
     """
     values, terminated, truncated = np.asarray(values, np.float64), np.asarray(terminated), np.asarray(truncated)
     finite = values[np.isfinite(values)]
@@ -40,19 +44,34 @@ def returns(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -
     masks = {"terminated": terminated, "truncated": truncated & ~terminated, "cut": ~(terminated | truncated)}
     is_dense = len(values) > MOST_DOTS
     paths = _spread(values, masks, low, high) if is_dense else _dots(values, masks, low, high)
-    words = f"returns of {len(values):,} episodes, from {number(low)} to {number(high)}"
+    words = f"returns of {counted(len(values), noun)}, from {number(low)} to {number(high)}"
     if len(finite) < len(values):
         words += f"; {len(values) - len(finite):,} not finite"
+    every = -(-len(values) // MOST_CELLS)
     if is_dense:
-        words += (
-            f"; range, quartiles and median of {-(-len(values) // MOST_CELLS):,} episodes each; below, their endings"
-        )
+        words += f"; range, quartiles and median of {counted(every, noun)} each; below, their endings"
+    ends = f"<span>{number(high)}</span><span>return</span><span>{number(low)}</span>"
+    if low == high:
+        ends = f"<span></span><span>return {number(low)}</span><span></span>"
     return Markup(
-        f'<div class="ep-chart"><div class="ep-scale"><span>{number(high)}</span><span>return</span>'
-        f'<span>{number(low)}</span></div><svg class="ep-dots" width="{WIDTH}" height="{HEIGHT}" '
-        f'viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img"><title>{words}</title>'
-        f"{paths}</svg></div>"
+        f'<div class="ep-chart"><div class="ep-scale">{ends}</div><div><svg class="ep-dots" width="{WIDTH}" '
+        f'height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img"><title>{words}</title>'
+        f'{paths}</svg><div class="ep-legend">{_legend(masks, noun, every if is_dense else 1)}</div></div></div>'
     )
+
+
+def _legend(masks: dict[str, np.ndarray], noun: str, every: int) -> str:
+    """Return the legend of a chart of returns: a colour and the number of episodes of each ending that there is.
+
+    Args:
+        every: number of neighbouring episodes of one cell.
+    """
+    num = len(masks["cut"])
+    endings = " · ".join(
+        f'<b class="ep-{ending}">■</b> {int(mask.sum()):,} {ending}' for ending, mask in masks.items() if mask.any()
+    )
+    cells = f" · bands: range and quartiles, line: median of {every:,} {noun}s each" if every > 1 else ""
+    return f"<span>{noun} 0</span><span>{endings}{cells}</span><span>{max(num - 1, 0):,}</span>"
 
 
 def _dots(values: np.ndarray, masks: dict[str, np.ndarray], low: float, high: float) -> str:
@@ -126,18 +145,22 @@ def filled(size: int, capacity: int) -> Markup:
     """Return an SVG bar that shows how much of a replay buffer is filled."""
     part = 100 * min(size / max(capacity, 1), 1)
     return Markup(
-        f'<svg class="ep-bar" width="{WIDTH}" height="10" role="img"><title>{part:.1f} % full</title>'
+        f'<div><svg class="ep-bar" width="{WIDTH}" height="10" role="img"><title>{part:.1f} % full</title>'
         f'<rect width="100%" height="10" rx="5" fill="#888" fill-opacity=".2"/>'
         f'<rect class="ep-fill" width="{part:.2f}%" height="10" rx="5" fill="{colour("observations")}"/></svg>'
+        f'<div class="ep-legend"><span>{size:,} of {capacity:,} steps, {part:.4g} % full</span></div></div>'
     )
 
 
-def timelines(lines: Sequence[tuple[Any, Any]], begin: int, end: int) -> Markup | None:
+def timelines(
+    lines: Sequence[tuple[Any, Any]], begin: int, end: int, results: Mapping[Any, str] | None = None
+) -> Markup | None:
     """Return an SVG chart with one timeline per agent: observations, actions, and ending or pending action.
 
     Args:
         lines: pairs of agent and its `Timeline`.
         begin, end: the first and the last env step of the episode and its lookback.
+        results: a text for each agent, such as its return.
 
     Returns:
         The SVG, or None without agents.
@@ -147,20 +170,30 @@ def timelines(lines: Sequence[tuple[Any, Any]], begin: int, end: int) -> Markup 
     max_steps, span = max(MOST_TICKS // (2 * len(lines)), 20), max(end - begin, 1)
     has_room = max(len(line.observation_times) for _, line in lines) <= max_steps
     gap = 0.0 if has_room else max(1.0, span / max_steps)  # the same for all, which are compared
-    lanes = "".join(_lane(agent, line, begin, span, gap) for agent, line in lines)
-    kinds = {"observations": "observes (above)", "actions": "acts (below)", "rewards": "○ waits for an observation"}
+    lanes = "".join(_lane(agent, line, begin, span, gap, (results or {}).get(agent, "")) for agent, line in lines)
+    kinds = {"observations": "observes (above)", "actions": "acts (below)"}
+    if any(line.phase == "waits" for _, line in lines):
+        kinds["rewards"] = "○ waits for an observation"
+    endings = {line.episode.ending for _, line in lines if line.episode.ending.is_done}
+    marks = {"terminated": ("■", any(each.is_terminated for each in endings))}
+    marks["truncated"] = ("‖", any(each.is_truncated for each in endings))
+    kinds |= {ending: f"{mark} {ending}" for ending, (mark, is_there) in marks.items() if is_there}
     legend = " · ".join(f'<b class="ep-{hue}">{words}</b>' for hue, words in kinds.items())
-    axis = f'<div class="ep-legend"><span>{begin:,}</span><span>{legend}</span><span>{end:,}</span></div>'
-    return Markup(f'<div class="ep-lanes">{lanes}<div class="ep-lane"><span>env step</span>{axis}</div></div>')
+    axis = f'<div class="ep-legend"><span>{begin:,}</span><span>{end:,}</span></div>'
+    return Markup(
+        f'<div class="ep-lanes">{lanes}<div class="ep-lane"><span>env step</span>{axis}<span></span></div>'
+        f'<div class="ep-legend ep-kinds">{legend}</div></div>'
+    )
 
 
-def _lane(agent: AgentID, line: Timeline, begin: int, span: int, gap: float) -> str:
+def _lane(agent: AgentID, line: Timeline, begin: int, span: int, gap: float, result: str) -> str:
     """Return the SVG timeline of one agent: observations, actions, and a mark for its ending or pending action.
 
     Args:
         line: timeline of the agent.
         begin, span: first env step and number of env steps of the chart.
         gap: env steps at most this far apart are joined to one stripe.
+        result: text behind the timeline.
     """
     observation_stripes, action_stripes = (
         _stripes(clock, begin, span, gap) for clock in (line.observation_times, line.action_times)
@@ -168,9 +201,11 @@ def _lane(agent: AgentID, line: Timeline, begin: int, span: int, gap: float) -> 
     mark = ""
     if line.episode.ending.is_done:
         place = 100 * (int(line.observation_times[-1]) - begin) / span
-        mark = f'<svg x="{max(place, 2):.1f}%" overflow="visible">{ENDS[line.episode.ending]}</svg>'
+        end = f'<g transform="translate({BESIDE})">{ENDS[line.episode.ending]}</g>'
+        mark = f'<svg x="{place:.1f}%" overflow="visible">{end}</svg>'
     elif line.phase == "waits":
-        mark = f'<circle cx="100%" cy="10" r="4" fill="none" stroke="{colour("rewards")}" stroke-width="2"/>'
+        ring = f'r="4" fill="none" stroke="{colour("rewards")}" stroke-width="2"'
+        mark = f'<circle cx="100%" cy="10" transform="translate({BESIDE})" {ring}/>'
     num_observations, num_actions = len(line.observation_times), len(line.action_times)
     words = f"{num_observations:,} observations (above), {num_actions:,} actions (below), {line.phase}"
     return (
@@ -179,7 +214,7 @@ def _lane(agent: AgentID, line: Timeline, begin: int, span: int, gap: float) -> 
         f'viewBox="0 0 {WIDTH} 20" preserveAspectRatio="none" overflow="visible"><g fill="none" stroke-width="6">'
         f'<path class="ep-observations" d="{_path(observation_stripes, 6)}" stroke="{colour("observations")}"/>'
         f'<path class="ep-actions" d="{_path(action_stripes, 14)}" stroke="{colour("actions")}"/>'
-        f"</g></svg>{mark}</svg></div>"
+        f"</g></svg>{mark}</svg><span>{escape(result)}</span></div>"
     )
 
 

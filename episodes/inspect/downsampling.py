@@ -69,6 +69,19 @@ class Cells:
         is_new = np.diff(at, prepend=-1) != 0
         return at[is_new], numbers[is_new]
 
+    def edges(self, column: int) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        """Return the upper and the lower edge of a band of component `column`: item indices and numbers, [k + 2] each.
+
+        They are the extremes of each cell where they are, and at the first and the last finite item those of the first
+        and the last cell. A cell without finite numbers is NaN.
+        """
+        first_at, last_at = self.ends_at[:, column]
+        upper, lower = (
+            (np.concatenate([[first_at], at[:, column], [last_at]]), numbers[[0, *range(len(self)), -1], column])
+            for at, numbers in ((self.high_at, self.high), (self.low_at, self.low))
+        )
+        return upper, lower
+
 
 def downsample(values: np.ndarray, max_cells: int, *, present: np.ndarray | None = None) -> Cells:
     """Reduce the items `values` [n, d] to at most `max_cells` cells of equally many items. n is at least 1.

@@ -86,8 +86,16 @@ def brief_id(value: object) -> str:
     >>> brief_id("8faab31485715efb6625e5ef6c8dd26c_right"), brief_id("episode 7")
     ('8faab314_right', 'episode 7')
     """
-    text = clipped(value, MOST_OF_ID)
-    return shortened(f"{text[:8]}{text[32:]}" if _RANDOM_ID.match(text) else text)
+    return shortened(without_random_digits(clipped(value, MOST_OF_ID)))
+
+
+def without_random_digits(text: str) -> str:
+    """Return an id that begins with 32 random hexadecimal digits with the first 8 of them, and other texts unchanged.
+
+    >>> without_random_digits("8faab31485715efb6625e5ef6c8dd26c_right"), without_random_digits("run-7")
+    ('8faab314_right', 'run-7')
+    """
+    return f"{text[:8]}{text[32:]}" if _RANDOM_ID.match(text) else text
 
 
 def endings(ending: Ending, is_cut: bool = True) -> list[str]:

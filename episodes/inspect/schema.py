@@ -1,27 +1,27 @@
-"""Schema of a data set: path, shape, dtype, space, range and histogram of each track, from a few of its episodes."""
+"""Schema of a data set: path, shape, dtype, space, range and histogram of each track, of a few or all episodes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from episodes.inspect.formatting import number
-from episodes.inspect.series import Series, of_tracks
+from episodes.inspect.formatting import counted
+from episodes.inspect.series import OUTSIDE, Series, of_tracks, space_text
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
-from episodes.tracks.space_kinds import SpaceKind, bounds_of, exact_kind_of
 
 if TYPE_CHECKING:
     from episodes.storage.dataset import EpisodeDataset
     from episodes.storage.games import GameDataset
 
-MOST_EPISODES = 8  # that are read
-MOST_OF_SPACE = 60  # characters
-MOST_BOUNDS = 8  # numbers of an item whose bounds are listed
+MOST_EPISODES = 8  # that are read of a large data set
+MOST_WHOLE_EPISODES, MOST_NUMBERS = 100, 2_000_000  # of a small one, which is read in full
 
 
 @dataclass(frozen=True)
@@ -30,20 +30,24 @@ class TrackSchema:
 
     Attributes:
         series: the items of all episodes that were read, without an order in time.
-        space: the space of the items as text, "" if it is unknown.
+        place: function that names the episode and the time of the item with an index.
         owner: the agent whose track it is, "" in data sets of single agents.
-        is_outside: whether a number that was read is outside of the bounds of the space.
     """
 
     series: Series
-    space: str = ""
+    place: Callable[[int], str]
     owner: str = ""
-    is_outside: bool = False
 
     @property
     def remarks(self) -> list[str]:
         """Notes on missing values, NaN, infinities, sampling and numbers outside of the space, as texts."""
-        return ["outside of the space"] * self.is_outside + self.series.remarks
+        outside = [name for name, *_ in self.series.defects() if name == OUTSIDE]
+        return outside + self.series.remarks
+
+    @property
+    def space(self) -> str:
+        """The space of the items as text, "" if it is unknown."""
+        return self.series.space_text
 
     @property
     def path(self) -> str:
@@ -58,100 +62,104 @@ class TrackSchema:
 
 @dataclass(frozen=True)
 class Schema:
-    """Tracks of a data set, described from `num_read` of its episodes."""
+    """Tracks of a data set, described from `num_read` of its episodes or games."""
 
     tracks: tuple[TrackSchema, ...]
     num_read: int
     num_episodes: int
+    noun: str = "episode"  # or "game"
 
     @property
     def extent(self) -> str:
-        """Number of the episodes that were read, as text."""
+        """Number of the episodes or games that were read, as text."""
         if self.num_read == self.num_episodes:
-            return "of all episodes"
-        return f"ranges of {self.num_read:,} of {self.num_episodes:,} episodes"
+            return f"of all {counted(self.num_episodes, self.noun)}" if self.num_read > 1 else f"of 1 {self.noun}"
+        return f"of {self.num_read:,} of {counted(self.num_episodes, self.noun)}"
 
 
 def read_schema(dataset: EpisodeDataset | GameDataset) -> Schema:
-    """Return the tracks of a data set of episodes or of games. At most 8 episodes, evenly spaced, are read."""
-    num = len(dataset)
-    chosen = np.unique(np.linspace(0, num - 1, min(num, MOST_EPISODES)).astype(np.intp)).tolist() if num else []
-    episodes = [dataset[i] for i in chosen]
-    tracks = [track for owner, own in _by_owner(episodes).items() for track in _of_episodes(owner, own)]
-    return Schema(tuple(tracks), len(chosen), num)
+    """Return the tracks of a data set of episodes or of games.
+
+    All of it is read if it is small: at most 2,000,000 numbers and 100 episodes. Else 8 episodes, evenly spaced, are.
+    """
+    num, kinds = len(dataset), getattr(dataset, "kinds", [dataset])
+    is_small = num <= MOST_WHOLE_EPISODES and sum(map(_num_numbers, kinds)) <= MOST_NUMBERS
+    spaced = np.linspace(0, num - 1, num if is_small else min(num, MOST_EPISODES))
+    chosen = np.unique(spaced.astype(np.intp)).tolist() if num else []
+    noun = "episode" if kinds == [dataset] else "game"
+    by_owner = _by_owner({f"{noun} {i}": dataset[i] for i in chosen})
+    tracks = [track for owner, own in by_owner.items() for track in _of_episodes(owner, own)]
+    return Schema(tuple(tracks), len(chosen), num, noun)
 
 
-def _by_owner(episodes: list[Any]) -> dict[str, list[Any]]:
-    """Return the episodes of single agents by the name of the agent, or by "" if they are of no game."""
-    by_owner: dict[str, list[Any]] = {}
-    for episode in episodes:
+def _num_numbers(dataset: EpisodeDataset) -> int:
+    """Return about how many numbers the steps of a data set have, from its header."""
+    shapes = [field.shape for field in dataset.stored_header.tracks.values()] if len(dataset) else []
+    return dataset.num_steps * sum(abs(prod(shape)) for shape in shapes)
+
+
+def _by_owner(episodes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the episodes of single agents by the name of the agent, or by "" if they are of no game, and by name."""
+    by_owner: dict[str, dict[str, Any]] = {}
+    for name, episode in episodes.items():
         if isinstance(episode, MultiAgentEpisode):
             for agent, line in episode.agents.timelines.items():
-                by_owner.setdefault(str(agent), []).append(line.episode)
+                by_owner.setdefault(str(agent), {})[name] = line.episode
         else:
-            by_owner.setdefault("", []).append(episode)
+            by_owner.setdefault("", {})[name] = episode
     return by_owner
 
 
-def _of_episodes(owner: str, episodes: list[Any]) -> Iterator[TrackSchema]:
+def _of_episodes(owner: str, episodes: Mapping[str, Any]) -> Iterator[TrackSchema]:
     """Yield the tracks of episodes with equal tracks."""
-    pack = EpisodePack.from_episodes(episodes)
-    spaces = {
-        name: dict(_spaces(name, space))
-        for name, space in (("observations", pack.observation_space), ("actions", pack.action_space))
-        if space is not None
-    }
-    for series in of_tracks(pack.columns):
-        space = spaces.get(series.label.split("/")[0], {}).get(nested.unescape(series.label))
-        yield TrackSchema(series, "" if space is None else space_text(space), owner, _is_outside(series, space))
+    pack = EpisodePack.from_episodes(list(episodes.values()))
+    place = place_in_pack(pack, list(episodes))
+    for series in with_spaces(of_tracks(pack.columns), pack.observation_space, pack.action_space):
+        yield TrackSchema(series, partial(place, series), owner)
 
 
-def _is_outside(series: Series, space: Any) -> bool:
-    """Return True if a number of a time series is outside of the bounds of its space."""
-    bounds = None if space is None or not series.is_numeric or series.ragged is not None else bounds_of(space)
-    if bounds is None or np.shape(bounds[0]) != series.shape[1:]:
-        return False
-    low, _, high = series.ranges
-    with np.errstate(invalid="ignore"):
-        return bool((low < np.reshape(bounds[0], -1)).any() or (high > np.reshape(bounds[1], -1)).any())
+def with_spaces(series: Iterable[Series], observation_space: object, action_space: object) -> Iterator[Series]:
+    """Yield each series of an episode or pack with the space of its items, if that is known."""
+    spaces: dict[str, Any] = {}
+    for name, space in (("observations", observation_space), ("actions", action_space)):
+        spaces |= dict(_leaves(name, space))
+    for each in series:
+        space = spaces.get(nested.unescape(each.label))
+        yield each if space is None else replace(each, space=space)
 
 
-def _spaces(path: str, space: object) -> Iterator[tuple[str, object]]:
-    """Yield the path and each space in a nested space."""
+def _leaves(path: str, space: object) -> Iterator[tuple[str, object]]:
+    """Yield the path and the space of each leaf of a nested space."""
     parts: Any = getattr(space, "spaces", None)
     if isinstance(parts, Mapping):
         for name, part in parts.items():
-            yield from _spaces(f"{path}/{name}", part)
+            yield from _leaves(f"{path}/{name}", part)
     elif isinstance(parts, (tuple, list)):
         for i, part in enumerate(parts):
-            yield from _spaces(f"{path}/{i}", part)
+            yield from _leaves(f"{path}/{i}", part)
     else:
         yield path, space
 
 
 def spaces_text(space: object) -> str:
     """Return a nested space as text: the path and the text of each of its parts."""
-    parts = dict(_spaces("", space))
+    parts = dict(_leaves("", space))
     if set(parts) == {""}:
         return space_text(space)
     return ", ".join(f"{path[1:]}: {space_text(part)}" for path, part in parts.items())
 
 
-def space_text(space: Any) -> str:
-    """Return a space as short text. A `Box` is its bounds, since its shape and dtype are in other columns: those of
-    each number of an item if there are at most 8, or else the lowest and the highest.
+def place_in_pack(pack: EpisodePack, names: Sequence[str]) -> Callable[[Series, int], str]:
+    """Return a function that names the place of an item of a pack's series: its episode and its time.
 
-    >>> from gymnasium import spaces
-    >>> space_text(spaces.Box(np.array([-1, -np.inf]), np.array([1, 2.5]), dtype=np.float64))
-    'Box [-1 … 1, -∞ … 2.5]'
+    `names` are those of the episodes, such as "episode 3".
     """
-    if exact_kind_of(space) is SpaceKind.BOX:
-        bounds = [f"{number(low)} … {number(high)}" for low, high in zip(space.low.flat, space.high.flat, strict=True)]
-        if len(set(bounds)) == 1:
-            return f"Box {bounds[0]}"
-        if len(bounds) <= MOST_BOUNDS:
-            return f"Box [{', '.join(bounds)}]"
-        low, high = float(np.min(space.low)), float(np.max(space.high))
-        return f"Box, other bounds for each number, within {number(low)} … {number(high)}"
-    text = repr(space)
-    return text if len(text) <= MOST_OF_SPACE else f"{text[: MOST_OF_SPACE - 1]}…"
+    sizes = pack.lookbacks + pack.lengths
+
+    def place(series: Series, index: int) -> str:
+        ends = np.cumsum(sizes + series.more)
+        k = int(np.searchsorted(ends, index, "right"))
+        begin = int(ends[k] - sizes[k] - series.more)
+        return f"{names[k]}, t={index - begin + int(pack.t_started[k] - pack.lookbacks[k])}"
+
+    return place

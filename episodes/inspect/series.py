@@ -12,12 +12,14 @@ import numpy as np
 
 from episodes.errors import EpisodeError
 from episodes.inspect.downsampling import Cells, downsample
+from episodes.inspect.formatting import number
 from episodes.tracks import InfoTrack, ListTrack, Track, Tracks
 from episodes.tracks.field import EXTRA
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.info_column import TypedColumn
 from episodes.tracks.nested import leaves
 from episodes.tracks.ragged import LENGTH, Ragged
+from episodes.tracks.space_kinds import SpaceKind, bounds_of, exact_kind_of, kind_of
 
 if TYPE_CHECKING:
     from episodes.tracks.field import Field
@@ -28,6 +30,9 @@ MOST_PIXELS = 1 << 19  # the same for images
 MOST_GROWING_BYTES = 1 << 26  # of a growing track, whose items are Python objects
 FEW_ITEMS = 500  # that are read of a larger growing track
 SMALLEST_IMAGE = 8  # pixels
+MOST_OF_SPACE = 60  # characters
+MOST_BOUNDS = 8  # numbers of an item of a `Box` whose bounds are all listed
+OUTSIDE = "outside of its space"
 LENGTHS = " · length"  # ends the label of lengths beside the values of a ragged track
 LOGP_DIFFERENCE = "logp_difference"  # name of a track of differences of log-probabilities
 MOST_VALUES = 24  # range of whole numbers that are drawn as a band of colours
@@ -63,6 +68,7 @@ class Series:
         num_steps: T, if each item is a sequence [T, ...] of a batch; 0 otherwise.
         ragged: the items, if they have different lengths. `array` then has numbers that describe each of them.
         parts: names of the numbers of an item in `array`, such as "length". Empty for components of the items.
+        space: the space of the items, or None if it is unknown.
     """
 
     label: str
@@ -77,6 +83,7 @@ class Series:
     num_steps: int = 0
     ragged: Ragged | None = None
     parts: tuple[str, ...] = ()
+    space: Any = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -213,6 +220,13 @@ class Series:
         low, _, high = self.range
         return high - low < MOST_VALUES
 
+    @cached_property
+    def is_choice(self) -> bool:
+        """Whether items are choices without an order: discrete actions, or items of a space of choices."""
+        if self.array.dtype.kind not in "biu" or self.ragged is not None:
+            return False
+        return kind_of(self.space).has_choices or (self.hue == "actions" and self.sampled_values.shape[1] == 1)
+
     @property
     def is_centred(self) -> bool:
         """Whether items are differences of log-probabilities, of which 0 means that two policies agree. They are drawn
@@ -241,17 +255,98 @@ class Series:
             notes.append("lengths of ragged items" if self.sampled_values.shape[1] == 1 else "of each ragged item")
         return notes
 
+    @property
+    def space_text(self) -> str:
+        """The space of the items as short text, "" if it is unknown."""
+        return "" if self.space is None else space_text(self.space)
+
+    def defects(self) -> Iterator[tuple[str, int, tuple[int, int]]]:
+        """Yield name, count and the first place of each kind of numbers that are wrong: "NaN", "infinite", and those
+        outside of the bounds of their space. A place is row and column in `sampled_values`.
+        """
+        if self.counts.nan or self.counts.infinite:
+            is_there = True if self._present is None else self._present[:, None]
+            for kind, is_odd in (("NaN", np.isnan), ("infinite", np.isinf)):
+                yield from _first(kind, is_odd(self.sampled_values) & is_there)
+        bounds = bounds_of(self.space)
+        if bounds is None or self.ragged is not None or not self.is_numeric or self.num_steps:
+            return
+        if bounds.low.shape != self.array.shape[1:]:
+            return
+        low, high = (np.asarray(each, np.float64).reshape(-1) for each in bounds)
+        lows, highs = (np.array([self.range[0]]), np.array([self.range[2]])) if self.is_image else self.ranges[[0, 2]]
+        if not (exceeds(lows, low, high).any() or exceeds(highs, low, high).any()):
+            return  # in little memory, as for images
+        yield from _first(OUTSIDE, exceeds(self.finite, low, high))
+
     def cells(self, max_cells: int, columns: Sequence[int] | slice = slice(None)) -> Cells:
         """Return the sampled items reduced to at most `max_cells` cells, each of which summarizes a run of items.
         `columns` are the components to reduce, by default all.
         """
         return downsample(self.sampled_values[:, columns], max_cells, present=self._present)
 
+    def part(self, begin: int, end: int) -> Series:
+        """Return the sampled items from `begin` to `end` as a series of their own."""
+        if (begin, end) == (0, len(self.sampled_values)):
+            return self
+        rows = slice(begin, end)
+        present = None if self._present is None else self._present[rows]
+        return replace(self, array=self.sampled_values[rows], total=end - begin, places=None, present=present)
+
+    def means(self, every: int) -> np.ndarray:
+        """Return the mean of the finite numbers in each cell of `every` items, float64 [k, d]. It is NaN without finite
+        numbers.
+        """
+        starts = np.arange(0, len(self.finite), every)
+        counts: Any = np.diff(starts, append=len(self.finite))[:, None]
+        numbers = self.finite
+        if any(self.counts):
+            is_finite = ~np.isnan(numbers)
+            counts = np.add.reduceat(is_finite, starts, dtype=np.int64)
+            numbers = np.where(is_finite, numbers, 0)
+        with np.errstate(invalid="ignore", over="ignore"):
+            sums = np.add.reduceat(numbers, starts, dtype=np.float64)
+            return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
     def at(self, places: np.ndarray) -> np.ndarray:
         """Return the items at the indices `places`. For items that were not sampled, return the next sampled ones."""
         if self.places is None:
             return self.array[places]
         return self.array[np.searchsorted(self.places, places).clip(0, len(self.places) - 1)]
+
+
+def exceeds(numbers: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return which numbers [..., d] lie outside of bounds [d] by more than a rounding error. NaN does not."""
+    slack = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(numbers.astype(np.float64), posinf=0, neginf=0)))
+    return (numbers < low - slack) | (numbers > high + slack)
+
+
+def _first(kind: str, mask: np.ndarray) -> Iterator[tuple[str, int, tuple[int, int]]]:
+    """Yield the kind, count and first place of the numbers in `mask` [m, d], if there are any."""
+    count = int(mask.sum())
+    if count:
+        row, column = divmod(int(mask.argmax()), mask.shape[1])
+        yield kind, count, (row, column)
+
+
+def space_text(space: Any) -> str:
+    """Return a space as short text. A `Box` is its bounds, since its shape and dtype are in other columns: those of
+    each number of an item if there are at most 8, or else the lowest and the highest.
+
+    >>> from gymnasium import spaces
+    >>> space_text(spaces.Box(np.array([-1, -np.inf]), np.array([1, 2.5]), dtype=np.float64))
+    'Box [-1 … 1, -∞ … 2.5]'
+    """
+    if exact_kind_of(space) is SpaceKind.BOX:
+        low, high = (bound.astype(np.float64).reshape(-1) for bound in (space.low, space.high))
+        ends = f"{number(low.min())} … {number(high.max())}" if len(low) else "of no numbers"
+        if len(low) == 0 or ((low == low[0]).all() and (high == high[0]).all()):
+            return f"Box {ends}"
+        if len(low) <= MOST_BOUNDS:
+            return f"Box [{', '.join(f'{number(a)} … {number(b)}' for a, b in zip(low, high, strict=True))}]"
+        return f"Box, other bounds for each number, within {ends}"
+    text = repr(space)
+    return text if len(text) <= MOST_OF_SPACE else f"{text[: MOST_OF_SPACE - 1]}…"
 
 
 def _mean(numbers: np.ndarray, axis: int | None = None) -> Any:

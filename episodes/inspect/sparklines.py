@@ -10,10 +10,12 @@ two of them:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from episodes.inspect.colours import DEFECT, HUES, colour
 from episodes.inspect.downsampling import Cells, stacked_items
@@ -24,13 +26,17 @@ from episodes.inspect.series import MOST_VALUES, Series
 
 WIDTH = 480  # pixels of a picture, unless CSS sets another width
 UNITS = 2  # coordinates per pixel: they are whole numbers, which take few bytes
-LANE, MOST_LANES = 22, 6  # height of a line of numbers, and most lines of a picture
+LANE, MOST_LANES = 22, 8  # height of a line of numbers, and most lines of a picture
+THIN = 0.2  # of the range: neighbouring items that differ less on average are drawn as a line
 FEWEST_POINTS, MOST_POINTS = 24, 240  # of a line
 MOST_BANDS = 24  # rows of colours
 MOST_SEQUENCE_ROWS = 48  # rows of colours of sequences
 LEVELS = 40  # of a colour; level 0 is transparent
 MOST_MARKS = 48  # of numbers that are not finite
 MOST_BORDERS = 40  # between episodes of a pack
+MOST_DOTS = 240  # of a picture of choices at their own places
+DOT = 4  # pixels of a cell of more choices
+MOST_BIN_LABELS = 8  # of a histogram
 BINS = 48  # of a histogram
 WIDEST_BAR = 40  # of a histogram
 BAND = 16  # height of a row of colours of single whole numbers
@@ -55,7 +61,11 @@ class Axis:
 
     def places(self, items: np.ndarray, num_extra: int) -> np.ndarray:
         """Return the x coordinates [k] of the items with the indices `items` [k]."""
-        return (items + (0.0 if num_extra else 0.5)) * (UNITS * WIDTH / max(self.span, 1))
+        return self.at(items + (0.0 if num_extra else 0.5))
+
+    def at(self, positions: np.ndarray) -> np.ndarray:
+        """Return the x coordinates [k] of positions [k]."""
+        return positions * (UNITS * WIDTH / max(self.span, 1))
 
     def aligned(self, series: Series) -> Series:
         """Return a series with an item for each position of the axis.
@@ -70,14 +80,34 @@ class Axis:
         present[lasts] = False
         return replace(series, array=array, total=len(array), places=None, present=present)
 
-    def joins(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Return whether the positions `a` [k] and `b` [k] are in the same episode, bool [k]."""
+    def xs(self, series: Series, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """Return the x coordinates [k] of the sampled items of a series, of all or of those with the indices `rows`."""
+        items = series.items[rows]
+        if series.more or self.borders is None:
+            return self.places(items, series.more)
+        return self.at(items + 0.5 + np.searchsorted(_first_items(self.borders, series.more), items, "right"))
+
+    def runs(self, series: Series) -> list[tuple[int, int]]:
+        """Return begin and end of the sampled items of each episode."""
+        num = len(series.items)
         if self.borders is None:
-            return np.ones(len(a), bool)
-        return np.searchsorted(self.borders, a, "right") == np.searchsorted(self.borders, b, "right")
+            return [(0, num)]
+        edges = np.searchsorted(series.items, _first_items(self.borders, series.more)).tolist()
+        return [(begin, end) for begin, end in pairwise([0, *edges, num]) if begin < end]
 
 
-def picture(series: Series, axis: Axis | None, points: int = MOST_POINTS, room: int = 24_000) -> Markup:
+def _first_items(borders: np.ndarray, more: int) -> np.ndarray:
+    """Return the index of the first item of each further episode of a pack, int64 [episodes - 1]."""
+    return borders if more else borders - np.arange(1, len(borders) + 1)
+
+
+def picture(
+    series: Series,
+    axis: Axis | None,
+    points: int = MOST_POINTS,
+    room: int = 24_000,
+    label: Callable[[int], str] | None = None,
+) -> Markup:
     """Return a small picture of an array as HTML: lines, colour bands or images over time, or a histogram. Empty
     without numbers.
 
@@ -85,19 +115,34 @@ def picture(series: Series, axis: Axis | None, points: int = MOST_POINTS, room: 
         axis: time axis of the items, or None if they have no order in time: a histogram is drawn.
         points: most points of one line.
         room: most bytes of a strip of frames.
+        label: function that names the place of an item, below a frame. By default, it is the index.
     """
     if not series.is_numeric:
         return Markup("")
     if series.num_steps:
         return sequences(series, points)
     if series.is_image:
-        return frame_strip(series, 0 if axis is None else axis.lookback, room)
+        return frame_strip(series, room, label or str)
     if axis is None:
         return histogram(series)
     if series.is_band:
         return band(axis.aligned(series), axis, MOST_POINTS)
-    has_lines, series = series.sampled_values.shape[1] <= MOST_LANES, axis.aligned(series)
-    return lines(series, axis, points) if has_lines else heat(series, axis, points)
+    if series.sampled_values.shape[1] > MOST_LANES:
+        return heat(axis.aligned(series), axis, points)
+    if _is_sparse(series):
+        return bars(series, axis)
+    return dots(series, axis) if series.is_choice else lines(series, axis, points)
+
+
+def rows_note(series: Series, axis: Axis | None) -> str:
+    """Return which components and numbers the rows and colours of a picture show, "" for lines and other pictures."""
+    count = series.sampled_values.shape[1]
+    if not series.is_numeric or series.num_steps or series.is_image or count <= MOST_LANES:
+        return ""
+    names = series.part_names
+    num_rows = min(count, MOST_BANDS)
+    rows = f"rows {names[0]} (top) to {names[-1]}" + ("" if num_rows == count else f", {num_rows} of them drawn")
+    return f"{rows}; {'strong: most items' if axis is None else 'pale: min, strong: max of each row'}"
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
@@ -106,28 +151,125 @@ def picture(series: Series, axis: Axis | None, points: int = MOST_POINTS, room: 
 def lines(series: Series, axis: Axis, points: int) -> Markup:
     """Return an SVG picture with one line per component of the items, each on its own scale.
 
-    A line joins only steps of the same episode. In a downsampled pack, a cell with steps of several episodes is a
-    vertical line of its own from its lowest to its highest number.
+    Each episode of a pack has its own line, from its first to its last item. A line of more items than `points` goes
+    through the lowest and the highest number of neighbouring items. If these differ much, it is the mean, in a band
+    from the lowest to the highest number. A pack of very many episodes has one such band for all of them.
     """
-    cells = series.cells(points if len(series.sampled_values) <= points else points // 2)  # a cell is two points
+    count, total = series.sampled_values.shape[1], len(series.sampled_values)
+    height = LANE if count > 1 else 2 * LANE
+    runs = axis.runs(series)
+    if len(runs) > MOST_BORDERS and total > points:
+        runs = [(0, total)]
+    parts = []
+    for begin, end in runs:
+        num_cells = -(-points * (end - begin) // (2 * total))  # a cell is two points
+        part = series.part(begin, end)
+        cells = part.cells(end - begin if end - begin <= 2 * num_cells else num_cells)
+        parts.append((begin, part, cells))
+    is_line = _are_thin([cells for *_, cells in parts], series)
+    areas, strokes, marks = [""] * count, [""] * count, [""] * count
+    for begin, part, cells in parts:
+        means = np.empty((0, 0)) if is_line or cells.is_exact else part.means(cells.every)
+        starts = cells.starts()
+        middles = np.minimum(starts + cells.every // 2, len(part.items) - 1)
+        at_starts = axis.xs(series, begin + starts)
+        for k in range(count):
+            top = k * UNITS * height
+            scale = _Scale.of(series, k, top, UNITS * height)
+            areas[k] += (
+                "" if is_line else _area([(axis.xs(series, begin + at), scale.heights(n)) for at, n in cells.edges(k)])
+            )
+            at, numbers = cells.line(k) if is_line or cells.is_exact else (middles, means[:, k])
+            strokes[k] += _path(axis.xs(series, begin + at), scale.heights(numbers))
+            marks[k] += _odd_marks(part, cells, at_starts, k, top, top + UNITS * height)
+    inner = ""
+    for area, stroke, mark in zip(areas, strokes, marks, strict=True):
+        inner += f'<path class="ep-range" d="{area}"/>' if area else ""
+        inner += f'<path d="{stroke}"/>{mark}'
+    return _svg(series, max(cells.every for *_, cells in parts), inner, count * height, axis)
+
+
+def _are_thin(cells: list[Cells], series: Series) -> bool:
+    """Return whether the cells of a series are thin on average, as a share of the range of each component."""
+    low, _, high = series.ranges.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        ranges = np.where(high > low, high / 2 - low / 2, 1)
+        widths = np.concatenate([each.high / 2 - each.low / 2 for each in cells]) / ranges
+    known = widths[~np.isnan(widths)]
+    return not len(known) or float(known.mean()) <= THIN
+
+
+def _area(edges: list[tuple[np.ndarray, np.ndarray]]) -> str:
+    """Return the SVG path of the area between two lines, each of which is x and y coordinates [k]."""
+    upper, lower = (np.stack(line, 1) for line in edges)
+    ends = np.flatnonzero(np.diff(~np.isnan(upper[:, 1]), prepend=False, append=False)).reshape(-1, 2).tolist()
+    return "".join(f"{_stroke(np.concatenate([upper[a:b], lower[a:b][::-1]]))}z" for a, b in ends)
+
+
+def _is_sparse(series: Series) -> bool:
+    """Return whether a series has rewards most of which are 0, of which a line would draw ramps."""
+    numbers = series.finite
+    return series.hue == "rewards" and numbers.shape[1] == 1 and bool(2 * (numbers == 0).sum() > len(numbers))
+
+
+def bars(series: Series, axis: Axis) -> Markup:
+    """Return an SVG picture of rewards as bars from 0. Bars at one pixel are drawn as one, from lowest to highest."""
+    low, _, high = series.range
+    scale, height = _Scale(min(low, 0.0), max(high, 0.0), 0, UNITS * 2 * LANE), 2 * LANE
+    numbers = series.finite[:, 0]
+    chosen = np.flatnonzero(np.isfinite(numbers) & (numbers != 0))
+    xs = (axis.xs(series, chosen) + 0.5).astype(np.int64)
+    firsts = np.flatnonzero(np.diff(xs, prepend=-9))
+    zero = int(scale.heights(np.zeros(1))[0] + 0.5)
+    path = f'<path class="ep-zero" stroke-opacity=".4" stroke-width="1" d="M0 {zero}H{UNITS * WIDTH}"/>'
+    if len(firsts):
+        ends = np.stack([np.maximum.reduceat(numbers[chosen], firsts), np.minimum.reduceat(numbers[chosen], firsts)], 1)
+        ends = np.where(ends * [1, -1] > 0, ends, 0.0)
+        ys = (scale.heights(ends.reshape(-1)).reshape(-1, 2) + 0.5).astype(np.int64)
+        tops = zip(xs[firsts].tolist(), ys.tolist(), strict=True)
+        path += f'<path stroke-width="2" d="{"".join(f"M{x} {top}l0 {bottom - top}" for x, (top, bottom) in tops)}"/>'
+    cells = series.cells(MOST_POINTS)
+    marks = _odd_marks(series, cells, axis.xs(series, cells.starts()), 0, 0, UNITS * height)
+    return _svg(series, 1, path + marks, height, axis)
+
+
+def dots(series: Series, axis: Axis) -> Markup:
+    """Return an SVG picture of choices without an order as dots. Of many items, close dots are drawn as one."""
     count = series.sampled_values.shape[1]
     height = LANE if count > 1 else 2 * LANE
-    ranges = series.ranges.tolist()
-    paths = []
+    xs, paths = axis.xs(series), ""
+    cells = series.cells(MOST_POINTS)
     for k in range(count):
         top = k * UNITS * height
-        at, numbers = cells.line(k)
-        first = at // cells.every * cells.every  # and last item of the cell of each point
-        last = np.minimum(first + cells.every, len(series.items)) - 1
-        first, last, positions = series.items[first], series.items[last], series.items[at]
-        positions = np.where(axis.joins(first, last), positions, (first + last) / 2)
-        xs = axis.places(positions, series.more)
-        ys = _heights(numbers, ranges[0][k], ranges[2][k], UNITS * height) + top
-        is_joined = (first[:-1] == first[1:]) | axis.joins(first[:-1], last[1:])
-        breaks = np.flatnonzero(~is_joined) + 1
-        xs, ys = np.insert(xs, breaks, np.nan), np.insert(ys, breaks, np.nan)
-        paths.append(f'<path d="{_path(xs, ys)}"/>{_odd_marks(series, cells, axis, k, top, top + UNITS * height)}')
-    return _svg(series, cells, "".join(paths), count * height, axis)
+        ys = _Scale.of(series, k, top, UNITS * height).heights(series.finite[:, k].astype(np.float64))
+        is_drawn = ~np.isnan(ys)
+        places = np.stack([xs[is_drawn], ys[is_drawn]], 1)
+        if len(places) > MOST_DOTS:
+            places = np.unique(places // (UNITS * DOT), axis=0) * UNITS * DOT + UNITS * DOT / 2
+        at = (places + 0.5).astype(np.int64).tolist()
+        paths += f'<path stroke-width="4" d="{"".join(f"M{x} {y}l0 0" for x, y in at)}"/>'
+        paths += _odd_marks(series, cells, xs[cells.starts()], k, top, top + UNITS * height)
+    return _svg(series, 1, paths, count * height, axis)
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Scale from the numbers `low` to `high` to the y coordinates of a lane of height `height` that begins at `top`."""
+
+    low: float
+    high: float
+    top: int
+    height: int
+
+    @classmethod
+    def of(cls, series: Series, column: int, top: int, height: int) -> _Scale:
+        """Return the scale of one component of a series."""
+        low, _, high = series.ranges[:, column].tolist()
+        return cls(low, high, top, height)
+
+    def heights(self, numbers: np.ndarray) -> np.ndarray:
+        """Convert numbers [k] to y coordinates [k]."""
+        return _heights(numbers, self.low, self.high, self.height) + self.top
 
 
 def _heights(numbers: np.ndarray, low: float, high: float, height: int) -> np.ndarray:
@@ -159,14 +301,17 @@ def _stroke(points: np.ndarray) -> str:
     return f"M{x} {y}l{' '.join(map(str, np.diff(whole, axis=0).ravel().tolist()))}"
 
 
-def _odd_marks(series: Series, cells: Cells, axis: Axis, column: int | None, top: int, bottom: int) -> str:
-    """Return SVG ticks above cells with infinite values, and below cells with NaN or minus infinity."""
+def _odd_marks(series: Series, cells: Cells, xs: np.ndarray, column: int | None, top: int, bottom: int) -> str:
+    """Return SVG ticks above cells with infinite values, and below cells with NaN or minus infinity. `xs` [k] are the x
+    coordinates of the cells.
+    """
     if not (series.counts.nan or series.counts.infinite):
         return ""
     chosen = slice(None) if column is None else [column]
     above = cells.num_above[:, chosen].any(1)
     below = (cells.num_nan + cells.num_below)[:, chosen].any(1)
-    xs = axis.places(series.items[cells.starts()], series.more)
+    if not (above.any() or below.any()):
+        return ""
     return _ticks(xs[above], xs[below], top, bottom)
 
 
@@ -181,18 +326,18 @@ def _ticks(above: np.ndarray, below: np.ndarray, top: int, bottom: int) -> str:
     return f'<path class="ep-odd" fill="none" stroke="{DEFECT}" stroke-width="1.5" d="{"".join(marks)}"/>'
 
 
-def _words(series: Series, cells: Cells) -> str:
+def _words(series: Series, every: int) -> str:
     """Return the tooltip of a picture: lowest, mean and highest number, and the number of items per point."""
-    return _range(series) + ("" if cells.is_exact else f"; lowest and highest of {cells.every:,} items each")
+    return _range(series) + ("" if every == 1 else f"; min and max of {every:,} items each")
 
 
 def _range(series: Series) -> str:
     """Return a text with the lowest and highest number of a series, and its mean if all numbers mean the same."""
     low, mean, high = map(number, series.range)
-    return f"lowest {low}, {f'mean {mean}, ' if series.has_common_mean else ''}highest {high}"
+    return f"min {low}, {f'mean {mean}, ' if series.has_common_mean else ''}max {high}"
 
 
-def _svg(series: Series, cells: Cells, inner: str, height: int, axis: Axis) -> Markup:
+def _svg(series: Series, every: int, inner: str, height: int, axis: Axis) -> Markup:
     """Return the SVG around the shapes `inner`, with a title, lines between episodes, and the lookback shaded."""
     before = 100 * axis.lookback / max(axis.span, 1)
     borders = ""
@@ -203,7 +348,7 @@ def _svg(series: Series, cells: Cells, inner: str, height: int, axis: Axis) -> M
     shade = f'<rect class="ep-before" width="{before:.2f}%" height="100%" fill="#888" fill-opacity=".12"/>'
     return Markup(
         f'<svg class="ep-pic" width="{WIDTH}" height="{height}" viewBox="0 0 {UNITS * WIDTH} {UNITS * height}" '
-        f'preserveAspectRatio="none" role="img"><title>{_words(series, cells)}</title>{shade if before else ""}'
+        f'preserveAspectRatio="none" role="img"><title>{_words(series, every)}</title>{shade if before else ""}'
         f'{borders}<g class="ep-{series.hue}" fill="none" stroke="{colour(series.hue)}" stroke-width="1.5">{inner}'
         f"</g></svg>"
     )
@@ -224,7 +369,7 @@ def band(series: Series, axis: Axis, points: int) -> Markup:
         return _strip(series, axis, cells, np.array([low]), np.array([high]), 0.18, BAND)
     levels = (stacked_items(series.finite[:, 0], cells.every, BAND) - low) / max(high - low, 1)
     text = f"{_range(series)}; each column is the shares of the numbers of {cells.every:,} items, pale to strong"
-    marks = _odd_marks(series, cells, axis, None, 0, BAND)
+    marks = _odd_marks(series, cells, _starts(series, cells, axis), None, 0, BAND)
     return _colours(series.hue, levels[:, None], 0.18, text, _extent(series, axis), BAND, marks)
 
 
@@ -287,9 +432,14 @@ def _strip(
     with np.errstate(invalid="ignore"):
         levels = np.stack([(half / 2 - low / 2) / spread for half in halves], 1)  # [k, halves, d]
     scaled = "each row from its lowest (pale) to its highest (strong)" if len(low) > 1 else "pale to strong"
-    marks = _odd_marks(series, cells, axis, None, 0, height)
-    text = f"{_words(series, cells)}; {scaled}"
+    marks = _odd_marks(series, cells, _starts(series, cells, axis), None, 0, height)
+    text = f"{_words(series, cells.every)}; {scaled}"
     return _colours(series.hue, levels.transpose(2, 1, 0), palest, text, _extent(series, axis), height, marks)
+
+
+def _starts(series: Series, cells: Cells, axis: Axis) -> np.ndarray:
+    """Return the x coordinate of the first item of each cell, [k]."""
+    return axis.places(series.items[cells.starts()], series.more)
 
 
 def _extent(series: Series, axis: Axis) -> tuple[float, float]:
@@ -314,10 +464,14 @@ def histogram(series: Series) -> Markup:
         return _colours(
             series.hue, levels[:, None], 0.18, text, (0.0, float(UNITS * WIDTH)), 4 * max(len(chosen), 8), ""
         )
+    low, _, high = series.range
+    if count == 1 and low == high and not any(series.counts):
+        return Markup(f'<span class="ep-constant">constant {_value(series, low)}</span>')
     height = LANE if count > 1 else 2 * LANE
-    paths, words = [], []
+    paths, words, scale = [], [], ""
     for k in range(count):
         counts, low, high = histogram_counts(series, k)
+        scale = _scale(series, counts, low, high) if count == 1 else ""
         most, width = max(int(counts.max()), 1), UNITS * WIDTH / len(counts)
         wide = min(max(width - 2, 1), UNITS * WIDEST_BAR)
         bottom, unit = (k + 1) * UNITS * height - UNITS, UNITS * (height - 2) / most
@@ -332,8 +486,24 @@ def histogram(series: Series) -> Markup:
         f'<svg class="ep-pic" width="{WIDTH}" height="{count * height}" '
         f'viewBox="0 0 {UNITS * WIDTH} {UNITS * count * height}" preserveAspectRatio="none" role="img">'
         f'<title>histogram {"; ".join(words)}</title><g class="ep-hist ep-{series.hue}" stroke="none" '
-        f'fill="{colour(series.hue)}">{"".join(paths)}</g></svg>'
+        f'fill="{colour(series.hue)}">{"".join(paths)}</g></svg>{scale}'
     )
+
+
+def _value(series: Series, value: float) -> str:
+    """Return a number of a series as text: "no" and "yes" of flags."""
+    return ("no", "yes")[int(value)] if series.array.dtype == bool else number(value)
+
+
+def _scale(series: Series, counts: np.ndarray, low: float, high: float) -> str:
+    """Return HTML below a histogram: number and count of each bin of few whole numbers, or the two ends."""
+    is_whole = low % 1 == 0.5 and len(counts) == high - low
+    if not is_whole or len(counts) > MOST_BIN_LABELS:
+        shift = 0.5 if is_whole else 0.0
+        return f'<div class="ep-ends"><span>{number(low + shift)}</span><span>{number(high - shift)}</span></div>'
+    values = (low + 0.5 + np.arange(len(counts))).tolist()
+    names = (f"<b>{_value(series, value)}</b> {n:,}" for value, n in zip(values, counts.tolist(), strict=True))
+    return f'<div class="ep-bins">{"".join(f"<span>{name}</span>" for name in names)}</div>'
 
 
 def histogram_counts(series: Series, column: int, num_bins: int = BINS) -> tuple[np.ndarray, float, float]:
@@ -383,8 +553,8 @@ def _colours(
 # --- frames -----------------------------------------------------------------------------------------------------------
 
 
-def frame_strip(series: Series, lookback: int, room: int) -> Markup:
-    """Return HTML with a few evenly spaced images of a series, each labelled with its step."""
+def frame_strip(series: Series, room: int, label: Callable[[int], str]) -> Markup:
+    """Return HTML with a few evenly spaced images of a series, each with its place as `label` names it."""
     places = np.unique(np.linspace(0, series.total - 1, min(FRAMES, series.total)).astype(np.intp))
     images = viewable(series.at(places))
     images = images[:, :: -(-images.shape[1] // FRAME_SIDE), :: -(-images.shape[2] // FRAME_SIDE)]
@@ -393,12 +563,15 @@ def frame_strip(series: Series, lookback: int, room: int) -> Markup:
     if excess > 1:  # noise, or colours that hardly repeat: fewer pixels
         stride = int(np.ceil(np.sqrt(excess)))
         images = images[:, ::stride, ::stride]
-    figures = (_figure(image, int(place) - lookback) for image, place in zip(images, places, strict=True))
+    figures = (_figure(image, label(place)) for image, place in zip(images, places.tolist(), strict=True))
     return Markup(f'<div class="ep-frames">{"".join(figures)}</div>')
 
 
-def _figure(image: np.ndarray, step: int) -> str:
-    """Return an image as an HTML figure with its step as caption. Steps of the lookback are negative."""
-    label = f"{step}" if step >= 0 else f"\N{MINUS SIGN}{-step}"
-    source = data_uri(png(image))
-    return f'<figure><img alt="observation {label}" width="64" src="{source}"><figcaption>{label}</figcaption></figure>'
+def _figure(image: np.ndarray, place: str) -> str:
+    """Return an image as an HTML figure with its place as caption."""
+    words, source = escape(place), data_uri(png(image))
+    caption = words.replace(", ", Markup("<br>"))
+    return (
+        f'<figure title="{words}"><img alt="observation at {words}" width="64" src="{source}">'
+        f"<figcaption>{caption}</figcaption></figure>"
+    )

@@ -57,7 +57,7 @@ def test_info_prints_facts_before_tracks_and_marks_what_is_outside_of_its_space(
     assert re.search(r"bytes +[\d.]+ k?B *\n", facts)
     lines = {line.split()[0]: line for line in table.splitlines()}
     assert "Box [-1 … 1, -∞ … ∞, -1 … 1.5]" in lines["observations/a"]
-    assert {name for name, line in lines.items() if "outside of the space" in line} == {
+    assert {name for name, line in lines.items() if "outside of its space" in line} == {
         "observations/b",
         "observations/c",
     }

@@ -160,7 +160,7 @@ def test_episode_view_counts_and_marks_non_finite_numbers() -> None:
     rewards = np.full(9, np.nan)
     episode = SingleAgentEpisode.from_arrays(observations, np.zeros(9), rewards)
     page = shown(episode)
-    assert "2 NaN, 1 infinite" in page.words
+    assert "2 NaN: first [0] at t=3; 1 infinite: [0] at t=5" in page.words
     assert "9 NaN" in page.words
     assert "ep-odd" in episode._repr_html_()
     huge = np.array([[1.7e308], [-1.7e308], [1.7e308]])

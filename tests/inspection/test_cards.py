@@ -1,0 +1,231 @@
+"""Cards in notebooks: sums that agree, whole lines of packs, places of defects, and what statistics are of."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connectors import learner_pipeline
+from episodes import Batch, EpisodePack, MultiAgentEpisode, SingleAgentEpisode
+from episodes.inspect import cards, schema, sparklines
+from episodes.inspect.series import Series, of_tracks
+from episodes.inspect.sparklines import UNITS, WIDTH, Axis
+from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from episodes.storage import EpisodeDataset
+from episodes.storage.games import GameDataset
+from episodes.testing.strategies import multi_agent_histories
+from tests.inspection.data import write
+from tests.inspection.test_drawings import conversation, strokes, walk
+
+BOX = spaces.Box(-1.0, 1.0, (2,), np.float64)
+
+
+def numbers_after(word: str, texts: list[str]) -> float:
+    """Return the sum of the numbers that follow a word in texts."""
+    return sum(float(n) for text in texts for n in re.findall(rf"{word} (-?[\d.e+-]+|NaN)", text))
+
+
+# --- games ------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40)
+@given(history=multi_agent_histories())
+def test_numbers_of_agents_add_up_to_those_of_the_game(history: Any) -> None:
+    """The return of a game is that of its agents' steps, of pending rewards and of rewards of no step."""
+    for game in history.chunks(3):
+        card = cards.multi_agent_card(game)
+        own = [text for part in card.parts for text in part.headline]
+        total = sum(numbers_after(word, own) for word in ("^return", "pending reward of", "of no step of"))
+        known = {str(part.kind) for part in card.parts}
+        strangers = [f for f in card.facts if f.name == "rewards of no step"]
+        for fact in strangers:  # of agents that were never observed
+            total += sum(float(n) for n, agent in re.findall(r"(\S+) \((\S+)\)", fact.value) if agent not in known)
+        assert total == pytest.approx(game.get_return(), rel=1e-3, abs=1e-2)
+        waiting = sum(line.phase == "waits" for line in game.agents.timelines.values())
+        assert sum("pending action" in text for text in own) == waiting
+        pending = next((fact.value for fact in card.facts if fact.name == "pending"), "")
+        assert (f"{waiting} action" in pending) == (waiting > 0)
+
+
+def test_a_growing_game_names_its_pending_action_and_reward() -> None:
+    game = MultiAgentEpisode("g")
+    game.add_env_reset(observations={"a": 0.0})
+    game.add_env_step({"b": 0.0}, {"a": 1}, {"a": 2.0})
+    game.add_env_step({}, {"b": 1}, {"b": 0.0})
+    card = cards.multi_agent_card(game)
+    assert [fact.value for fact in card.facts if fact.name == "pending"] == ["2 actions (a, b), reward 2 (a)"]
+    assert [part.headline for part in card.parts] == [
+        ["0 steps and a pending action", "return 0 and a pending reward of 2"],
+        ["0 steps and a pending action", "return 0"],
+    ]
+
+
+# --- lines, bars and dots ---------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=12), st.integers(24, 240))
+def test_each_episode_of_a_pack_is_drawn_from_its_first_to_its_last_item(lengths: list[int], points: int) -> None:
+    pack = EpisodePack.from_episodes(walk(lengths, terminated=True))
+    starts = np.cumsum([0, *(n + 1 for n in lengths)])
+    axis = Axis(int(starts[-1]), 0, starts[1:-1])
+    unit = UNITS * WIDTH / axis.span
+    tracks = {series.label: series for series in of_tracks(pack.columns)}
+    for name, more in (("rewards", 0), ("observations", 1)):
+        lines = strokes(sparklines.lines(tracks[name], axis, points))
+        ends = np.array([(line[:, 0].min(), line[:, 0].max()) for line in lines])
+        for start, length in zip(starts[:-1].tolist(), lengths, strict=True):
+            first = (start + (0 if more else 0.5)) * unit
+            last = first + (length + more - 1) * unit
+            inside = ends[(ends[:, 0] >= first - 1) & (ends[:, 1] <= last + 1)]
+            assert (inside[:, 0].min(), inside[:, 1].max()) == pytest.approx((first, last), abs=1)
+
+
+@given(st.lists(st.sampled_from([0.0] * 6 + [1.0, -2.0, np.nan]), min_size=2, max_size=300))
+def test_rare_rewards_are_bars_from_zero_at_their_steps(rewards: list[float]) -> None:
+    values = np.array(rewards)
+    svg = str(sparklines.picture(Series("rewards", "rewards", values, len(values)), Axis(len(values))))
+    if 2 * (values == 0).sum() <= len(values):
+        return
+    found = strokes(svg.replace("H960", ""))
+    bars = [line for line in found if len(line) == 2]
+    steps = np.flatnonzero(np.isfinite(values) & (values != 0))
+    xs = ((steps + 0.5) * UNITS * WIDTH / len(values) + 0.5).astype(int)
+    assert [bar[0, 0] for bar in bars] == sorted(set(xs.tolist()))
+    assert all((bar[0, 0], bar[0, 1] < bar[1, 1]) == (bar[1, 0], True) for bar in bars)
+
+
+@pytest.mark.parametrize("count", [1, 40, 300, 5000])
+def test_choices_are_dots_at_their_places(count: int) -> None:
+    values = np.random.default_rng(0).integers(0, 52, count)
+    values[-1] = 51
+    series = Series("actions", "actions", values, count, space=spaces.Discrete(52))
+    svg = str(sparklines.dots(series, Axis(count)))
+    places = np.array(re.findall(r"M(\d+) (\d+)l0 0", svg), int)
+    assert len(places) == count if count <= sparklines.MOST_DOTS else len(places) < count
+    assert places[:, 0].max() <= UNITS * WIDTH
+    assert "<path d=" not in svg  # no line
+
+
+# --- defects ----------------------------------------------------------------------------------------------------------
+
+
+def broken(step: int) -> SingleAgentEpisode:
+    """Return an episode whose second observation number is NaN at `step`, and outside of its space a step later."""
+    observations = np.zeros((9, 2))
+    observations[step, 1], observations[step + 1, 1] = np.nan, 7
+    return SingleAgentEpisode.from_arrays(observations, np.zeros(8), np.ones(8), observation_space=BOX)
+
+
+def whole(step: int) -> SingleAgentEpisode:
+    return SingleAgentEpisode.from_arrays(np.zeros((4, 2)), np.zeros(3), np.ones(3), observation_space=BOX)
+
+
+def views(step: int, folder: Path) -> dict[str, tuple[Any, str, str]]:
+    """Return objects with the broken episode, and the places of its NaN and of its number outside of the space."""
+    one, two = f"t={step}", f"t={step + 1}"
+    grown = SingleAgentEpisode(observation_space=BOX)
+    grown.add_env_reset(broken(step).get_observations(0))
+    for t in range(8):
+        grown.add_env_step(broken(step).get_observations(t + 1), 0.0, 1.0)
+    second = [whole(0), broken(step)]
+    return {
+        "episode": (broken(step), one, two),
+        "growing": (grown, one, two),
+        "pack": (EpisodePack.from_episodes(second), f"episode 1, {one}", f"episode 1, {two}"),
+        "data set": (EpisodeDataset(write(folder, second)), f"episode 1, {one}", f"episode 1, {two}"),
+    }
+
+
+@pytest.mark.parametrize("view", ["episode", "growing", "pack", "data set"])
+@pytest.mark.parametrize("step", [0, 3, 7])
+def test_cards_say_where_numbers_are_wrong(view: str, step: int, tmp_path: Path) -> None:
+    value, nan_at, outside_at = views(step, tmp_path / "data")[view]
+    html = value._repr_html_()
+    assert f"1 NaN: [1] at {nan_at}; 1 outside of its space: [1] at {outside_at} (7)" in html
+    assert "Box -1 … 1" in html
+
+
+def test_batches_say_in_which_row_numbers_are_wrong() -> None:
+    values = np.zeros((6, 2))
+    values[[2, 4], 1] = np.inf
+    assert "2 infinite: first [1] at row 2" in (Batch(x=values)._repr_html_() or "")
+
+
+# --- data sets and buffers --------------------------------------------------------------------------------------------
+
+
+def test_statistics_of_a_small_data_set_are_of_all_of_it_and_else_say_of_how_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = EpisodeDataset(write(tmp_path / "data", walk([3] * 20)))
+    assert "of all 20 episodes" in (dataset._repr_html_() or "")
+    monkeypatch.setattr(schema, "MOST_NUMBERS", 10)
+    assert "of 8 of 20 episodes" in (dataset._repr_html_() or "")
+    games = []
+    for n in range(10):
+        game = MultiAgentEpisode(f"g{n}")
+        game.add_env_reset(observations={"a": np.zeros(2), "b": np.zeros(2)})
+        game.add_env_step({"a": np.ones(2), "b": np.ones(2)}, {"a": 1, "b": 0}, {"a": 1.0, "b": 2.0})
+        games.append(game)
+    html = GameDataset(write(tmp_path / "games", games))._repr_html_() or ""  # type: ignore[arg-type]
+    assert "of 8 of 10 games" in html
+    assert html.count("tracks of") == 2  # one card for each agent
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.sampled_from([10, 25, 200]))
+def test_replay_card_has_the_returns_and_endings_of_the_stored_episodes(lengths: list[int], capacity: int) -> None:
+    buffer = EpisodeReplayBuffer(capacity)
+    for n, episode in enumerate(walk(lengths)):
+        facts: Any = {"terminated": n % 3 == 1, "truncated": n % 3 == 2}
+        arrays = episode.get_observations(), episode.get_actions(), episode.get_rewards()
+        buffer.add(SingleAgentEpisode.from_arrays(*arrays, id_=episode.id_, **facts))
+    html = buffer._repr_html_() or ""
+    stored = list(buffer.iter_episodes())
+    returns = [episode.get_return() for episode in stored]
+    low, high = (cards.formatting.number(value) for value in (min(returns), max(returns)))
+    assert f"from {low} to {high}" in html
+    ended = {"terminated": 0, "truncated": 0, "cut": 0}
+    for episode in stored:
+        ended["terminated" if episode.is_terminated else "truncated" if episode.is_truncated else "cut"] += 1
+    for ending, count in ended.items():
+        assert (f"{count} {ending}" in html) == (count > 0)
+
+
+def test_card_of_a_prioritized_buffer_has_its_priorities_and_exponents() -> None:
+    buffer = PrioritizedEpisodeReplayBuffer(100, alpha=0.5, beta=0.25, seed=0)
+    buffer.add(walk([30], terminated=True))
+    html = buffer._repr_html_() or ""
+    assert "alpha <b>0.5</b>" in html
+    assert "beta <b>0.25</b>" in html
+    assert ">priority<" in html
+
+
+# --- all cards --------------------------------------------------------------------------------------------------------
+
+
+def test_cards_have_one_head_for_their_statistics_and_one_vocabulary(tmp_path: Path) -> None:
+    episodes = walk([30, 40], terminated=True)
+    buffer = EpisodeReplayBuffer(100)
+    buffer.add(episodes)
+    dataset = EpisodeDataset(write(tmp_path / "data", episodes))
+    batch: Any = learner_pipeline()(episodes=episodes)
+    for value in (episodes[0], conversation(), EpisodePack.from_episodes(episodes), buffer, dataset, batch):
+        html = (value._repr_html_() or "").split("</style>")[1]
+        assert html.count("<small>min</small> <small>mean</small> <small>max</small>") == 1
+        assert "lowest" not in html
+        assert "highest" not in html
+
+
+@pytest.mark.parametrize("count", [1, 6, 8, 9, 40])
+def test_no_single_number_is_left_out(count: int) -> None:
+    table = cards._parts(Series("x", "extra", np.arange(5.0 * count).reshape(5, count), 5))
+    assert table is not None
+    assert len(table.rows) == (count if count <= 8 else 6)
+    assert table.note == ("" if count <= 8 else f"and {count - 6} more numbers of each item")
