@@ -201,7 +201,7 @@ def course_html(one: RunFinding, address: Callable[[int], str] | None = None) ->
         f'<svg class="course" width="{CHART_WIDTH}" viewBox="0 0 {CHART_WIDTH} {CHART_HEIGHT}" role="group" '
         f'aria-label="{escape(words)}" font-size="11" fill="currentColor" '
         f'style="max-width:100%;height:auto;display:block">{"".join(bars)}{line}{axis}{ends}</svg>'
-        f"<small>{escape(words)}, by update{marked}.{f' {_sentence(meaning)}.' * bool(meaning)}</small>"
+        f"<small>{escape(f'{words}, by update{marked}')}.{f' {_sentence(meaning)}.' * bool(meaning)}</small>"
         f"<details class=bars><summary>Numbers</summary><ul>{''.join(numbers)}</ul></details>"
     )
 

@@ -163,8 +163,8 @@ class RunFiles:
         newest = np.arange(len(returns))[::-1]
         if len(returns) <= 3 * MOST_EPISODES:
             chosen = {"newest": newest}
-            if KEPT_AS in table:  # one list for each reason
-                reasons = np.array([clipped(reason, 20) for reason in table[KEPT_AS].tolist()], object)
+            if KEPT_AS in table:  # one list for each reason, the first one of an episode
+                reasons = np.array([clipped(reason, 20).split(",")[0] for reason in table[KEPT_AS].tolist()], object)
                 chosen = {reason: newest[reasons[newest] == reason] for reason in sorted(set(reasons.tolist()))}
         else:
             chosen = {"best": order[::-1][:MOST_EPISODES], "worst": order[:MOST_EPISODES]}

@@ -336,6 +336,28 @@ def test_training_page_curve_read_with_its_axes_is_the_table(tmp_path: Path, tab
         check()
 
 
+@WITH_BROWSER
+def test_agents_of_one_run_share_a_chart(tmp_path: Path, tab: Tab) -> None:
+    for name in "ab":
+        with CSVLogger(tmp_path / name) as logger:
+            for n in range(3):
+                agents = {f"mean_return/agent/{agent}": n * size for agent, size in (("left", 1.0), ("right", 20000.5))}
+                logger.log("train", agents, n)
+    with served(tmp_path / "a") as server:
+        page = tab.open(server.url)
+        (figure,) = page.locator("#curves figure").all()
+        assert figure.get_attribute("data-metric") == "train/mean_return/agent"
+        assert figure.locator(".values").inner_text().split() == ["left", "2", "right", "40,001", "newest"]
+        assert figure.locator("h2 span").inner_text() == "0 … 40,001"
+        colours = figure.locator("path.curve").evaluate_all("paths => paths.map((path) => path.style.stroke)")
+        assert len(set(colours)) == 2
+        assert figure.locator("path.points").first.get_attribute("d").count("M") == 3
+    with served(tmp_path / "a", tmp_path / "b") as server:
+        tab.open(server.url)
+        names = [f"train/mean_return/agent/{agent}" for agent in ("left", "right")]
+        assert page.locator("#curves figure").evaluate_all("all => all.map((one) => one.dataset.metric)") == names
+
+
 def plain_values(value: Any) -> Any:
     """Return data of the page with lists in place of arrays, which a script takes as arguments."""
     if isinstance(value, dict):

@@ -488,7 +488,7 @@ function draw() {
   settingsTable();
   episodeLists();
   tools();
-  const [first, rest] = chosenMetrics().map(partsOf), axis = domain(), focused = document.activeElement?.closest?.("svg") && document.activeElement.closest("figure.chart")?.dataset.metric;
+  const [first, rest] = chosenMetrics().map(partsOf), axis = domain(), focused = document.activeElement?.closest?.("svg") && document.activeElement.closest("figure.chart")?.dataset.metric, at = state.at;
   const areHidden = runs.length > 0 && !shownRuns().length;
   find("empty").textContent = areHidden ? "All runs are hidden: check one in the table above." : first.length || rest.length ? "" : state.find ? "no metric has these words" : "no rows yet: waiting for the first epoch";
   find("curves").replaceChildren(...(areHidden ? [] : sections(first, axis)));
@@ -496,7 +496,10 @@ function draw() {
   more.hidden = !rest.length || areHidden;
   more.querySelector("summary").textContent = counted(rest.length, "more metric");
   more.querySelector("div").replaceChildren(...(more.open ? sections(rest, axis) : []));
-  if (focused) figureOf(focused)?.querySelector("svg")?.focus({ preventScroll: true });
+  if (focused) {
+    figureOf(focused)?.querySelector("svg")?.focus({ preventScroll: true });
+    state.at = at;  // which the chart before had forgotten as it lost the focus
+  }
   readings();
 }
 
