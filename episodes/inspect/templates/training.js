@@ -212,7 +212,7 @@ function marksOn(svg, [from, to], x) {  // thin lines at the updates of findings
     const shown = shownRuns().find((one) => one.number === run), clock = shown?.clock;
     if (!clock?.update?.length) continue;
     const [at] = placed(shown, [interpolate(clock.update, clock.step, update)]) ?? [];
-    if (at >= from && at <= to) svg.append(element("line", { class: "found", x1: x(at), x2: x(at), y1: 0, y2: HEIGHT }, element("title", {}, `update ${update}: ${title}`)));
+    if (at >= from && at <= to) svg.append(element("line", { class: "found", x1: x(at), x2: x(at), y1: 0, y2: HEIGHT }, element("title", {}, `${runs.length > 1 ? `${shown.name}, ` : ""}update ${update}: ${title}`)));
   }
 }
 
@@ -311,9 +311,11 @@ function zoom(ends) {
   draw();
 }
 
-function pointsOf(figure) {  // that are shown and have numbers, by x
+function pointsOf(figure) {  // that are shown and have numbers, by x; a figure is made again when they change
+  if (figure.points) return figure.points;
   const points = figure.curves.flatMap((curve) => curve.xs.map((x, i) => ({ x, i, curve })).filter(({ x, i }) => x >= figure.from && x <= figure.to && !Number.isNaN(curve.values[i])));
-  return points.sort((a, b) => a.x - b.x).filter((point, i, all) => !i || point.x > all[i - 1].x);
+  figure.points = points.sort((a, b) => a.x - b.x).filter((point, i, all) => !i || point.x > all[i - 1].x);
+  return figure.points;
 }
 
 function nearest(figure, at = state.at) {  // of its points to a place; undefined without any
