@@ -67,6 +67,17 @@ OF_EQUAL_ENDS = (
     "if the task ends there by its rules, this is right"
 )
 
+TITLES = {
+    "acting_differs": "The policy that acts is not the one that learns",
+    "old_policy": "Some episodes come from another policy",
+    "advantage_sign": "Advantages have the wrong sign",
+    "value_at_limit": "A time limit counts as the end of the task",
+    "loss_at_start": "First steps have a large loss",
+    "token_logp": "Sampler and trainer disagree on tokens",
+    EQUAL_ENDS: "Episodes end at the same step",
+}
+"""Headlines of kinds of findings, if they are not the kinds with spaces."""
+
 Columns = Mapping[str, np.ndarray]
 
 
@@ -88,6 +99,7 @@ class RunFinding:
         agent: agent of the step that shows it, or None.
         t: time of the step that shows it, or None.
         step: what was measured at the step, as text.
+        others: what the numbers `UpdateRow.others` in `course` are of, such as "earlier turns", or "".
         measure: column of the table with the numbers of `course`, such as "ratio_distance", or the difference of two
             columns, such as "first_value - value_target".
         course: rows of the tables of the examined updates that show the finding best, with their numbers. That of
@@ -105,8 +117,14 @@ class RunFinding:
     agent: str | None = None
     t: int | None = None
     step: str = ""
+    others: str = ""
     measure: str = ""
     course: Sequence[UpdateRow] = ()
+
+    @property
+    def title(self) -> str:
+        """The kind as a headline, such as "Advantages have the wrong sign"."""
+        return TITLES.get(self.kind, self.kind.replace("_", " ").capitalize())
 
     @property
     def column(self) -> str:
@@ -264,7 +282,7 @@ def _joined(findings: Sequence[RunFinding]) -> list[RunFinding]:
     for n, one in enumerate(findings):
         same = [k for k, other in joined.items() if other.kind == SAME_CAUSE.get(one.kind)]
         for k in same:
-            joined[k] = replace(joined[k], text=f"{joined[k].text}; {one.data}: {one.text}")
+            joined[k] = replace(joined[k], text=f"{joined[k].text}. In the stored data set {one.data}: {one.text}")
         if same:
             del joined[n]
     return list(joined.values())
@@ -431,8 +449,8 @@ def _other_policies(
     among = np.zeros(len(distances), bool)
     among[known[rows_far]] = True
 
-    def evidence(group: str) -> dict[str, Any]:
-        course = strongest_rows(columns, group, lambda rows: mean(distances[rows]), among)
+    def evidence(group: str, beside: np.ndarray, others: str) -> dict[str, Any]:
+        course = strongest_rows(columns, group, lambda rows: mean(distances[rows]), among, beside=beside)
         shown = strongest_step(columns, np.where(among, distances, np.nan), data)
         return {
             "update": strongest(course).update,
@@ -443,6 +461,7 @@ def _other_policies(
             "agent": shown.agent,
             "t": shown.t,
             "step": f"|log ratio| {number(distances[shown.row])}",
+            "others": others,
             "measure": "ratio_distance",
             "course": course,
         }
@@ -453,27 +472,27 @@ def _other_policies(
         if algorithm not in STALE_BY_DESIGN:
             yield RunFinding(
                 "acting_differs",
-                f"the policy that acted is not the one that learns, {when}, in {_share(is_far)} measured episodes"
-                f"{since}: mean |log ratio| {number(far)} over all of them before the first gradient step, which is 0 "
-                f"if both see the same{small}",
+                f"{_share(is_far)} measured episodes were sampled by another policy than the one that learns, {when}"
+                f"{since}: their mean |log ratio| before the first gradient step is {number(far)}, and 0 if both see "
+                f"the same{small}",
                 "compare what the policy sees at acting and at learning: filters and their statistics, preprocessing, "
                 "frame stacks, units of actions"
                 + ", and whether weights are sent after each update" * (begin > 1)
                 + "; old weights are no cause, since no weights are older in update 1" * (is_first and begin == 1)
                 + "; if it acts in lower precision or with older weights by design, this is expected" * bool(small),
-                **evidence("time" if since else "episode"),
+                **evidence("time" if since else "episode", np.ones(len(distances), bool), "all rows"),
             )
         return
     workers = _workers(columns, known, rows_far, data)
     yield RunFinding(
         "old_policy",
-        f"{_share(is_far)} episodes ({rows_far.mean():.0%} of the steps){workers} were sampled by another policy than "
-        f"the one that learns, {when}{since}: mean |log ratio| {number(far)} over all of them before the first "
-        f"gradient step, and {number(others)} in the others{small}",
+        f"{_share(is_far)} episodes ({rows_far.mean():.0%} of the steps){workers}{',' * bool(workers)} come "
+        f"from another policy than the one that learns, {when}{since}: their mean |log ratio| before the first "
+        f"gradient step is {number(far)}, that of the others {number(others)}{small}",
         f"check whether new weights reach{workers.removeprefix(', all of')}"
         if workers
         else "find what these episodes share, such as their worker, and whether it receives new weights",
-        **evidence("worker" if WORKER in columns else "episode"),
+        **evidence("worker" if WORKER in columns else "episode", ~among, "the other episodes"),
     )
 
 
@@ -585,6 +604,7 @@ def _wrong_signs(
         t=shown.t,
         step=f"advantage {number(columns['advantage'][shown.row])}, value target minus value "
         f"{number(gains[shown.row])}",
+        others="the other agents",
         measure="advantage_agreement",
         course=course,
     )
@@ -633,6 +653,7 @@ def _values_at_limit(
         t=shown.t,
         step=f"value {number(all_columns['first_value'][shown.row])}, target "
         f"{number(all_columns['value_target'][shown.row])}",
+        others="all other steps",
         measure="first_value - value_target",
         course=course,
     )
@@ -698,14 +719,17 @@ def _loss_at_start(columns: Columns, module: str, data: Mapping[str, EpisodeData
     share = loss[is_first].sum() / max(loss.sum(), 1e-30)
     if loss[is_first].mean() <= MUCH * loss[is_next].mean() or share < 2 * is_first.mean() or share < 0.1:
         return
-    course = strongest_rows(columns, "time", lambda rows: float(np.nansum(columns["share"][rows])), is_first)
+    of_steps = dict(_by_update(columns["update"], is_first))  # the fraction of first steps
+    course = [
+        replace(row, others=of_steps[row.update])
+        for row in strongest_rows(columns, "time", lambda rows: float(np.nansum(columns["share"][rows])), is_first)
+    ]
     best = strongest(course)
     shown = strongest_step(columns, np.where(is_first, loss, np.nan), data)
-    starts = is_first[columns["update"] == best.update].mean()
     yield RunFinding(
         "loss_at_start",
         f"first steps of episodes have {text_of('share', best.value)} of the loss of update {best.update} and are "
-        f"{text_of('share', starts)} of its steps; over all updates, a first step has "
+        f"{text_of('share', best.others)} of its steps; over all updates, a first step has "
         f"{number(loss[is_first].mean() / loss[is_next].mean())} times the loss of the steps after it",
         "look at the rewards of first steps: the reward of an episode's last step may arrive one step late",
         best.update,
@@ -717,6 +741,7 @@ def _loss_at_start(columns: Columns, module: str, data: Mapping[str, EpisodeData
         t=0,
         step=f"loss {number(loss[shown.row])}, value {number(columns['first_value'][shown.row])}, target "
         f"{number(columns['value_target'][shown.row])}",
+        others="their share of the steps",
         measure="share",
         course=course,
     )
@@ -733,7 +758,8 @@ def _of_data(name: str, dataset: EpisodeDataset, compares_tokens: bool) -> tuple
     findings = [
         RunFinding(
             each.kind,
-            clipped(each.evidence, 300) + (f" ({each.times:,} times)" if each.times > 1 else ""),
+            clipped(each.evidence, 300)
+            + f" (seen {each.times:,} times)" * (each.times > 1 and not each.evidence.startswith(f"{each.times} of ")),
             each.advice,
             data=name,
             episode=None if each.episode is None else str(each.episode),
@@ -793,14 +819,16 @@ def _other_tokens(columns: Columns, module: str, data: Mapping[str, EpisodeDatas
     ids = np.array([str(name) for name in columns["episode"][rows].tolist()], object)
     for one in _far_tokens(columns["t"][rows], differences, ids, limit, data):
         sizes = np.abs(columns[LOGP_DIFFERENCE])
-        among = columns["t"] >= (one.t or 0)
-        among &= np.isin(np.arange(len(sizes)), rows)
-        course = strongest_rows(columns, "turn", lambda turn, sizes=sizes: mean(sizes[turn]), among)
+        is_known = np.isin(np.arange(len(sizes)), rows)
+        is_later = columns["t"] >= (one.t or 0)
+        among, beside = is_known & is_later, is_known & ~is_later
+        course = strongest_rows(columns, "turn", lambda turn, sizes=sizes: mean(sizes[turn]), among, beside=beside)
         yield replace(
             one,
             update=strongest(course).update,
             module=module,
             table="by-turn",
+            others="earlier turns",
             measure="logp_distance",
             course=course,
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from math import isfinite
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -14,21 +16,24 @@ from urllib.parse import quote, urlencode
 from markupsafe import Markup
 
 from episodes.errors import EpisodeError
+from episodes.inspect.calibration import CalibrationBin
 from episodes.inspect.formatting import brief_id, clipped, number, page_id
 from episodes.inspect.html import templates
 from episodes.inspect.learned_tracks import LearnedTracks
 from episodes.inspect.run_findings import RunFinding, RunFindings, examine_run, has_ledger
 from episodes.inspect.training_page import file_sizes
 from episodes.inspect.update_explanation import explain_update
-from episodes.inspect.update_measures import text_of
-from episodes.inspect.update_tables import body_of, page_of
+from episodes.inspect.update_measures import FAR, text_of
+from episodes.inspect.update_tables import MEANINGS, body_of, page_of
 from episodes.storage.ledger.difference import Difference, difference
 
 _RANDOM_ID = re.compile(r"\b[0-9a-f]{32}(?![0-9a-f])")
 Links = Callable[[RunFinding], list[tuple[str, str, str]]]
-CHART_WIDTH, CHART_HEIGHT = 420, 100  # of the numbers of a finding
+CHART_WIDTH, CHART_HEIGHT = 420, 120  # of the numbers of a finding
 LEFT, RIGHT, TOP, BOTTOM = 64, 4, 10, 20  # from its edges to its axes
 BAR, MARKED_BAR = "#c2650a", "currentColor"
+SHARE_OF_BAR = 0.6  # of the width of an update, beside that of other steps
+FEWEST_STEPS, CLOSE = 30, 0.1  # of a calibration with a verdict, and its largest difference, as a fraction
 
 
 def stands_out_html(
@@ -37,6 +42,7 @@ def stands_out_html(
     name: str = "",
     last: str = "",
     address: Callable[[int, str], str] | None = None,
+    run: int | None = None,
 ) -> Markup:
     """Return the list of what stands out in a run as HTML.
 
@@ -46,6 +52,7 @@ def stands_out_html(
         name: name of the run, if there are several.
         last: address of the explanation of the newest update, or "".
         address: function that returns the address of an update, given its number and its module.
+        run: number of the run on a live page, whose curves mark the updates of findings and lead to their pages.
     """
 
     def course(one: RunFinding) -> str:
@@ -55,9 +62,10 @@ def stands_out_html(
     found, notes = (
         [
             {
-                "kind": one.kind.replace("_", " "),
-                "text": clipped(one.text.rstrip("."), 500),
-                "advice": one.advice.rstrip("."),
+                "title": one.title,
+                "found_in": one.update,
+                "text": clipped(_sentence(one.text), 500),
+                "advice": _sentence(one.advice),
                 "links": links(one),
                 "course": Markup(course(one)),
             }
@@ -66,13 +74,36 @@ def stands_out_html(
         for group in (findings, findings.notes)
     )
     lines = [
-        (line.ending, f"{line.num_steps:,}", *(number(x, 3) for x in (line.value, line.bootstrapped, line.last_value)))
+        (
+            line.ending,
+            f"{line.num_steps:,}",
+            *(number(x, 3) for x in (line.value, line.bootstrapped)),
+            calibration_verdict(line),
+            number(line.last_value, 3),
+        )
         for line in findings.calibration
     ]
     template = templates().get_template("stands_out.html")
     parts = {"name": clipped(name, 60), "extent": findings.extent, "missing": findings.missing, "last": last}
-    parts |= {"calibrated": findings.calibrated, "checked": findings.checked}
+    parts |= {"calibrated": findings.calibrated, "checked": findings.checked, "run": run}
+    parts["updates"] = json.dumps(list(findings.updates)) if run is not None else ""
     return Markup(template.render(found=found, notes=notes, calibration=lines, **parts))
+
+
+def _sentence(text: str) -> str:
+    """Return a text with a capital and without a full stop."""
+    return text[:1].upper() + text[1:].rstrip(".")
+
+
+def calibration_verdict(line: CalibrationBin) -> str:
+    """Return how the mean value differs from the mean return that followed, as text."""
+    if line.num_steps < FEWEST_STEPS:
+        return "too few steps to compare"
+    gap = line.value - line.bootstrapped
+    size = max(abs(line.value), abs(line.bootstrapped))
+    if abs(gap) <= CLOSE * size:
+        return "close"
+    return f"values are {'higher' if gap > 0 else 'lower'} by {number(abs(gap), 3)} ({abs(gap) / size:.0%})"
 
 
 def _name_of_update(one: RunFinding) -> str:
@@ -114,48 +145,64 @@ def course_html(one: RunFinding, address: Callable[[int], str] | None = None) ->
     """
     if len(one.course) < 2:
         return ""
-    values = [row.value for row in one.course]
+    others = [row.others for row in one.course] if one.others else []
+    has_others = any(map(isfinite, others))
+    values = [row.value for row in one.course] + [value for value in others if isfinite(value)]
     low, high = min(0.0, *values), max(0.0, *values)
     if low == high:
         high = 1.0
-    width = (CHART_WIDTH - LEFT - RIGHT) / len(values)
+    width = (CHART_WIDTH - LEFT - RIGHT) / len(one.course)
+    wide = max((width - 1) * (SHARE_OF_BAR if has_others else 1), 0.5)
     tall = (CHART_HEIGHT - TOP - BOTTOM) / (high - low)
     zero = TOP + high * tall
-    bars = []
+    bars, numbers = [], []
+
+    def box(x: float, value: float, wide: float, fill: str) -> str:
+        length = max(abs(value) * tall, 1.0)
+        top = zero - length if value >= 0 else zero
+        return f'<rect x="{x:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{length:.1f}" {fill}/>'
+
     for i, row in enumerate(one.course):
-        length = max(abs(row.value) * tall, 1.0)
-        top = zero - length if row.value >= 0 else zero
         colour = MARKED_BAR if row.update == one.update else BAR
-        shape = (
-            f'<rect x="{LEFT + i * width:.1f}" y="{top:.1f}" width="{max(width - 1, 0.5):.1f}" '
-            f'height="{length:.1f}" fill="{colour}"/>'
-        )
-        words = escape(f"update {row.update}: {one.shown_in(row.update)}")
+        shape = box(LEFT + i * width, row.value, wide, f'fill="{colour}"')
+        words = f"update {row.update}: {one.shown_in(row.update)}"
+        if has_others and isfinite(row.others):
+            shape += box(LEFT + i * width + wide, row.others, 0.9 * width - wide, 'class="others" fill="none"')
+            words += f"; {one.others} {text_of(one.measure, row.others)}"
+        shape += f'<rect x="{LEFT + i * width:.1f}" y="0" width="{width:.1f}" height="100%" fill="transparent"/>'
+        words = escape(words)
+        numbers.append(f"<li>{words}</li>")
         bar = f"<title>{words}</title>{shape}"
         if address is not None:
             bar = f'<a href="{escape(address(row.update))}" aria-label="{words}">{bar}</a>'
         bars.append(f"<g>{bar}</g>")
-    marks = {high: TOP, 0.0: zero, low: CHART_HEIGHT - BOTTOM}
-    near = 12 / tall  # heights of texts
+    room = 12  # heights of a text
+    marks = {high: min(TOP, zero - room), 0.0: zero, low: max(CHART_HEIGHT - BOTTOM, zero + room)}
     axis = "".join(
         f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text_of(one.measure, value)}</text>'
-        for value, y in marks.items()
-        if value == 0 or abs(value) > near
+        for value, y in {**marks, 0.0: zero}.items()
     )
     first, last = one.course[0].update, one.course[-1].update
     ends = (
         f'<text x="{LEFT}" y="{CHART_HEIGHT - 5}">update {first}</text>'
         f'<text x="{CHART_WIDTH - RIGHT}" y="{CHART_HEIGHT - 5}" text-anchor="end">{last}</text>'
     )
-    line = f'<line x1="{LEFT}" x2="{CHART_WIDTH}" y1="{zero:.1f}" y2="{zero:.1f}" stroke="currentColor"/>'
+    line = (
+        f'<line x1="{LEFT}" x2="{CHART_WIDTH}" y1="{zero:.1f}" y2="{zero:.1f}" stroke="currentColor" '
+        'pointer-events="none"/>'
+    )
     rows = {row.words for row in one.course}
     words = f"{one.column} {rows.pop()}" if len(rows) == 1 else f"largest {one.column} of one {_kind_of_rows(one)}"
     marked = f"; update {one.update} is marked" if one.row_in(one.update) is not None else ""
+    marked += f"; hollow: {one.others}" * has_others
+    marked += f"; above {FAR} stands out" * (one.measure == "ratio_distance")
+    meaning = MEANINGS.get(one.measure, "")
     return (
         f'<svg class="course" width="{CHART_WIDTH}" viewBox="0 0 {CHART_WIDTH} {CHART_HEIGHT}" role="group" '
         f'aria-label="{escape(words)}" font-size="11" fill="currentColor" '
         f'style="max-width:100%;height:auto;display:block">{"".join(bars)}{line}{axis}{ends}</svg>'
-        f"<small>{escape(words)}, by update{marked}.</small>"
+        f"<small>{escape(f'{words}, by update{marked}')}.{f' {_sentence(meaning)}.' * bool(meaning)}</small>"
+        f"<details class=bars><summary>Numbers</summary><ul>{''.join(numbers)}</ul></details>"
     )
 
 
@@ -237,7 +284,7 @@ class LiveFindings:
             return found
 
         last = update_link(*findings.updates[-1]) if findings.updates else ""
-        return stands_out_html(findings, links, name, last, update_link)
+        return stands_out_html(findings, links, name, last, update_link, number)
 
     def _divergence(self, number: int) -> str:
         """Return where a run first differs from the first one as HTML, or how to record it."""

@@ -180,7 +180,10 @@ class RunFiles:
         order = order[~np.isnan(returns[order])]
         newest = np.arange(len(returns))[::-1]
         if len(returns) <= 3 * MOST_EPISODES:
-            chosen = {"kept" if KEPT_AS in table else "newest": newest[: 3 * MOST_EPISODES]}
+            chosen = {"newest": newest}
+            if KEPT_AS in table:  # one list for each reason, the first one of an episode
+                reasons = np.array([clipped(reason, 20).split(",")[0] for reason in table[KEPT_AS].tolist()], object)
+                chosen = {reason: newest[reasons[newest] == reason] for reason in sorted(set(reasons.tolist()))}
         else:
             chosen = {"best": order[::-1][:MOST_EPISODES], "worst": order[:MOST_EPISODES]}
             chosen["newest other"] = newest[~np.isin(newest, np.concatenate(list(chosen.values())))][:MOST_EPISODES]

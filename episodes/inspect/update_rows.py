@@ -27,12 +27,14 @@ class UpdateRow:
         row: the cells that identify the row, by column.
         value: the number in the row that shows a finding.
         parts: the numbers in the row of which it is the difference, by column.
+        others: the same number of other steps of the update, to compare with; NaN if there are none.
     """
 
     update: int
     row: Mapping[str, str]
     value: float
     parts: Mapping[str, float] = field(default_factory=dict)
+    others: float = float("nan")
 
     @property
     def words(self) -> str:
@@ -52,6 +54,7 @@ def strongest_rows(
     among: np.ndarray,
     sign: int = 1,
     parts: Sequence[str] = (),
+    beside: np.ndarray | None = None,
 ) -> list[UpdateRow]:
     """Return the row of `by(group)` with the largest number in each update, for the updates that have one.
 
@@ -63,10 +66,12 @@ def strongest_rows(
         among: whether a group with the step may be chosen, bool [n].
         sign: -1 to return the rows with the smallest numbers.
         parts: columns whose means are `UpdateRow.parts`.
+        beside: whether a step is one of the others, bool [n]. None: those that `among` leaves out.
     """
     order = np.argsort(columns["update"], kind="stable")
     updates, starts = np.unique(columns["update"][order], return_index=True)
     result = []
+    beside = ~among if beside is None else beside
     for update, steps in zip(updates.tolist(), np.split(order, starts[1:]), strict=True):
         keys = _keys(columns, group, steps)
         if keys is None or not among[steps].any():
@@ -78,7 +83,9 @@ def strongest_rows(
         if numbers:
             best = max(numbers, key=lambda i: sign * numbers[i])
             means = {name: mean(columns[name][groups[best]]) for name in parts}
-            result.append(UpdateRow(int(update), _cells(group, str(names[best])), numbers[best], means))
+            rest = steps[beside[steps]]
+            others = number(rest) if len(rest) else float("nan")
+            result.append(UpdateRow(int(update), _cells(group, str(names[best])), numbers[best], means, others))
     return result
 
 

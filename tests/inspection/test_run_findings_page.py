@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from episodes.inspect import run_findings_page
+from episode_learners.loggers import CSVLogger
+from episodes.inspect import examine_run, run_findings_page
 from episodes.inspect.formatting import number
 from episodes.inspect.run_findings import RunFinding
 from episodes.inspect.run_findings_page import MARKED_BAR, LiveFindings, course_html, divergence_html
@@ -64,10 +66,17 @@ def test_page_leads_from_a_finding_to_the_agent_that_shows_it(tmp_path: Path, ta
         page.locator("#findings").wait_for(state="attached")
 
 
-@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=2, max_size=40), st.integers(1, 40))
-def test_bars_of_a_finding_read_with_their_axis_are_its_numbers(values: list[float], update: int) -> None:
-    course = [UpdateRow(n, {"agent": "<b>"}, value) for n, value in enumerate(values, 1)]
-    html = course_html(RunFinding("a", "b", "c", update, measure="size", course=course), lambda n: f"u{n}")
+SIZES = st.floats(-1e6, 1e6, width=32)
+
+
+@given(st.lists(st.tuples(SIZES, SIZES | st.just(math.nan)), min_size=2, max_size=40), st.integers(1, 40))
+def test_bars_of_a_finding_read_with_their_axis_are_its_numbers(pairs: list[tuple[float, float]], update: int) -> None:
+    course = [UpdateRow(n, {"agent": "<b>"}, value, {}, other) for n, (value, other) in enumerate(pairs, 1)]
+    finding = RunFinding("a", "b", "c", update, measure="size", others="<i>", course=course)
+    html = course_html(finding, lambda n: f"u{n}")
+    values, others = [value for value, _ in pairs], [other for _, other in pairs if not math.isnan(other)]
+    hollow = re.findall(r'y="([-\d.]+)" width="[\d.]+" height="([\d.]+)" class="others"', html)
+    assert len(hollow) == len(others)
     bars = re.findall(r'href="u(\d+)".*? y="([-\d.]+)".*? height="([\d.]+)" fill="([#\w]+)"', html)
     assert [int(number) for number, *_ in bars] == list(range(1, len(values) + 1))
     assert [int(number) for number, *_, colour in bars if colour == MARKED_BAR] == [update] * (update <= len(values))
@@ -76,15 +85,55 @@ def test_bars_of_a_finding_read_with_their_axis_are_its_numbers(values: list[flo
         float(text): float(y) - 4 for y, text in re.findall(r'y="([\d.]+)" text-anchor="end">([^<]+)<', html)[:-1]
     }
     assert heights[0.0] == pytest.approx(zero, abs=0.06)
-    most = max(values, key=abs)
+    most = max([*values, *others], key=abs)
     assert float(number(most)) in heights
-    for value, (_, top, tall, _) in zip(values, bars, strict=True):
+    shown = [*[(top, tall) for _, top, tall, _ in bars], *hollow]
+    for value, (top, tall) in zip([*values, *others], shown, strict=True):
         assert float(top) == pytest.approx(zero if value < 0 else zero - float(tall), abs=0.11)
         if most:
             expected = abs(value / most) * abs(heights[float(number(most))] - zero)
             assert float(tall) == pytest.approx(max(expected, 1), abs=0.11)
     assert "<b>" not in html
+    assert "<i>" not in html
+    for row, words in zip(
+        course, re.findall(r"<li>(.*?)</li>", html), strict=True
+    ):  # for fingers, which read no titles
+        assert words.startswith(f"update {row.update}: size {number(row.value)} of")
+        assert words.endswith(f"; &lt;i&gt; {number(row.others)}") == (row.others == row.others)
     assert course_html(RunFinding("a", "b", "c", course=course[:1])) == ""
+
+
+@WITH_BROWSER
+def test_curves_mark_the_update_of_a_finding_and_open_it(tmp_path: Path, tab: Tab) -> None:
+    run = signs(tmp_path, True)
+    (finding,) = examine_run(run)
+    with CSVLogger(run) as logger:
+        for n in (1, 2):
+            logger.log("update", {"num_updates": n, "loss": 0.1 * n}, 100 * n)
+    with served(run) as server:
+        page = tab.open(server.url)
+        figure = page.locator("figure[data-metric='update/loss']")
+        mark = figure.locator("line.found")
+        assert mark.get_attribute("x1") == str(300 * finding.update)  # of 600
+        assert mark.locator("title").text_content() == f"update {finding.update}: Advantages have the wrong sign"
+        page.locator("#smooth").fill("0.5")
+        page.select_option("#x", "update")
+        box = figure.locator("svg").bounding_box()
+        page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 20)
+        assert figure.locator(".values").inner_text() == "0.15 update 2, smoothed, click opens update 2"
+        page.mouse.click(box["x"] + 0.9 * box["width"], box["y"] + 20)
+        page.locator("h1", has_text="Update 2").wait_for()
+        page.locator("nav a").first.click()
+        figure.wait_for()
+        assert page.evaluate("[state.smooth, state.x]") == [0.5, "update"]
+        page.locator("#findings [data-updates]").wait_for()
+        svg = figure.locator("svg")
+        for keys, update in (("ArrowRight", 1), ("ArrowRight", 2), ("ArrowRight", 2), ("ArrowLeft", 1)):
+            svg.press(keys)
+            assert f"update {update}, " in figure.locator(".values").inner_text()
+        page.evaluate("draw()")  # as when a row arrives: the focus stays
+        page.keyboard.press("Enter")
+        page.locator("h1", has_text="Update 1").wait_for()
 
 
 CAUSES = {"settings": "settings", "episode": "sampling", "content": "inputs", "weights": "weights"}

@@ -102,7 +102,7 @@ def test_training_page_of_a_ppo_run_has_the_main_curves(tmp_path: Path, tab: Tab
         page = tab.open(server.url)
         names = {f"update/{name}" for name in ("loss", "policy_loss", "value_loss", "kl", "explained_variance")}
         names |= {"train/mean_return_100", "test/mean_return", "train/steps_per_second"}
-        drawn = page.evaluate("[...document.querySelectorAll('#curves > figure')].map((one) => one.dataset.metric)")
+        drawn = page.evaluate("[...document.querySelectorAll('#curves figure')].map((one) => one.dataset.metric)")
         assert names <= set(drawn)
         assert page.locator("figure[data-metric='update/explained_variance'] path.curve").get_attribute("d")
 
@@ -171,11 +171,11 @@ def test_training_page_table_has_the_newest_number_and_no_reading_after_the_end(
         figure = page.locator("figure[data-metric='train/mean_return']")
         assert figure.locator(".values").inner_text().split() == ["a", "412.5", "b", "500", "newest"]
         box = figure.locator("svg").bounding_box()
-        for share, expected in (
-            (0.45, "a 412.5 b \u2013 step 45"),
-            (0.28, "a 412.5 b 5 step 28"),  # of the nearest rows
-            (0.36, "a 412.5 b 500 step 36"),
-            (0.99, "a \u2013 b \u2013 step 99"),
+        for share, expected in (  # of the row next to the cursor, and what the other run has next to it
+            (0.47, "a 412.5 b \u2013 step 50"),
+            (0.28, "a 1 (at 0) b 5 step 20"),
+            (0.36, "a 412.5 (at 50) b 500 step 40"),
+            (0.99, "a 412.5 b \u2013 step 50"),
         ):
             page.mouse.move(box["x"] + share * box["width"], box["y"] + 40)
             assert figure.locator(".values").inner_text().split() == expected.split()
@@ -236,7 +236,7 @@ def test_hidden_runs_return_and_no_page_is_blank_without_a_word(tmp_path: Path, 
         assert tab.texts("#settings summary") == ["3 settings; of bare none is recorded"]
         assert tab.texts("#runs td:nth-child(2)") == ["not begun", "not recorded"]
         assert tab.texts("#runs td:nth-child(3)") == ["4", "2.5"]
-        assert tab.texts("#runs th:nth-child(5)") == ["logged steps"]
+        assert tab.texts("#runs th:nth-child(4)") == ["logged steps"]  # no run was tested
     with served(folders[0]) as server:
         page = tab.open(server.url)
         page.locator("#runs td", has_text="a").first.click()  # one run alone has no switch
@@ -274,7 +274,7 @@ def test_large_chart_with_a_logarithmic_scale_read_with_its_axis_is_the_table(tm
         figure.locator("button.large").press("Enter")
         assert figure.bounding_box()["width"] > width
         assert page.evaluate("document.activeElement.getAttribute('aria-expanded')") == "true"
-        assert figure.locator(".meaning").inner_text() == "mean return of the episodes of each sample."
+        assert figure.locator(".meaning").inner_text() == "mean return of the episodes that ended in each sample."
         figure.get_by_role("checkbox", name="logarithmic").check()
         points = drawn(page, "train/mean_return", is_log=True)
         assert np.allclose(points, [[0, 0], [1, 1], [3, 3], [4, 2]], atol=0.02)
@@ -336,6 +336,28 @@ def test_training_page_curve_read_with_its_axes_is_the_table(tmp_path: Path, tab
         check()
 
 
+@WITH_BROWSER
+def test_agents_of_one_run_share_a_chart(tmp_path: Path, tab: Tab) -> None:
+    for name in "ab":
+        with CSVLogger(tmp_path / name) as logger:
+            for n in range(3):
+                agents = {f"mean_return/agent/{agent}": n * size for agent, size in (("left", 1.0), ("right", 20000.5))}
+                logger.log("train", agents, n)
+    with served(tmp_path / "a") as server:
+        page = tab.open(server.url)
+        (figure,) = page.locator("#curves figure").all()
+        assert figure.get_attribute("data-metric") == "train/mean_return/agent"
+        assert figure.locator(".values").inner_text().split() == ["left", "2", "right", "40,001", "newest"]
+        assert figure.locator("h2 span").inner_text() == "0 … 40,001"
+        colours = figure.locator("path.curve").evaluate_all("paths => paths.map((path) => path.style.stroke)")
+        assert len(set(colours)) == 2
+        assert figure.locator("path.points").first.get_attribute("d").count("M") == 3
+    with served(tmp_path / "a", tmp_path / "b") as server:
+        tab.open(server.url)
+        names = [f"train/mean_return/agent/{agent}" for agent in ("left", "right")]
+        assert page.locator("#curves figure").evaluate_all("all => all.map((one) => one.dataset.metric)") == names
+
+
 def plain_values(value: Any) -> Any:
     """Return data of the page with lists in place of arrays, which a script takes as arguments."""
     if isinstance(value, dict):
@@ -389,7 +411,7 @@ def test_training_page_finds_metrics_zooms_and_compares_settings(tmp_path: Path,
         assert [row.split("\t")[0] for row in tab.texts("#settings tbody tr")] == ["env"]
         assert page.locator("#settings tr.differs").count() == 0
         page.fill("#search", "LOSS")
-        shown = "[...document.querySelectorAll('#curves > figure')].map((one) => one.dataset.metric)"
+        shown = "[...document.querySelectorAll('#curves figure')].map((one) => one.dataset.metric)"
         assert page.evaluate(shown) == ["update/loss"]
         page.fill("#search", "nothing")
         assert tab.texts("#empty") == ["no metric has these words"]

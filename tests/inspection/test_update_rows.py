@@ -62,6 +62,7 @@ def test_strongest_rows_are_those_of_the_tables(steps: list[Any], group: str, si
         elif one is not None:
             (row,) = [row for row in groups if all(str(row[name]) == cell for name, cell in one.row.items())]
             assert one.value == pytest.approx(row["ratio_distance"])
+            assert one.others == pytest.approx(mean(distances[rows[~among[rows]]]), nan_ok=True)
             page = Reader(body_of(explanation, marks=[(f"by-{group}", one.row, ["ratio_distance"])]))
             led = page.led[f"by-{group}"]
             texts = [

@@ -26,6 +26,7 @@ from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument
 from episodes.inspect import examine_run, explain_update
 from episodes.inspect.formatting import number
+from episodes.inspect.run_findings import RunFinding
 from episodes.inspect.run_findings_page import LiveFindings, run_report
 from episodes.inspect.update_measures import text_of
 from episodes.inspect.update_page import update_page
@@ -228,11 +229,17 @@ def test_fault_stands_out_by_name_and_its_healthy_twin_does_not(
     findings = examine_run(folder)
     assert [finding.kind for finding in findings] == [kind] * is_wrong, str(findings)
     page = LiveFindings([folder]).html()
-    assert (kind.replace("_", " ") in page) == is_wrong
+    assert (RunFinding(kind, "", "").title in page) == is_wrong
     assert ("Nothing: no sign of a defect" in page) == (not is_wrong)
     for finding in findings:
         assert finding.advice in str(findings)
         assert finding.update is not None or finding.data
+        has_others = any(np.isfinite(row.others) for row in finding.course)
+        assert has_others == bool(finding.others)
+        assert ("hollow: " in page) == (has_others and len(finding.course) > 1)
+        row = finding.row_in(finding.update)
+        if row is not None:  # what others have is not what is wrong
+            assert abs(row.value - row.others) > 0.3 * abs(row.value)
         if finding.update is not None:
             assert f"updates/0/{finding.update}#{finding.table}" in page
             assert f'id="update-{finding.update}--{finding.table}"' in run_report(folder)
@@ -317,7 +324,7 @@ def test_texts_name_the_episodes_agents_and_turns(tmp_path: Path) -> None:
     assert "the recorded tokens right before it are 4 2" in learned.text
     assert (learned.update, learned.table, learned.data, learned.t) == (1, "by-turn", "training", 1)
     numbered = examine_run(numbered_workers(tmp_path / "numbered", True))[0]
-    assert "(28% of the steps), all of worker 2 were sampled" in re.sub(r"\(\d+%", "(28%", numbered.text)
+    assert "(28% of the steps), all of worker 2, come from" in re.sub(r"\(\d+%", "(28%", numbered.text)
     assert numbered.advice == "check whether new weights reach worker 2"
     assert explain_update(tmp_path / "numbered", 1).by("worker")[0].keys() > {"worker", "ratio_distance"}
     distances = {row["worker"]: row["ratio_distance"] for row in explain_update(tmp_path / "numbered", 1).by("worker")}
@@ -528,4 +535,4 @@ def test_report_of_a_run_has_what_stands_out_and_the_update(tmp_path: Path) -> N
     text = page.read_text()
     assert 'href="#update-1--by-time"' in text
     assert 'id="update-1--by-time"' in text
-    assert "loss at start" in text
+    assert "First steps have a large loss" in text

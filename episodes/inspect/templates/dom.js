@@ -6,7 +6,7 @@ const isEnded = (status) => Boolean(status) && !["running", "running or killed",
 const kindOf = (ending) => ending.split(" ")[0];
 
 function element(name, attributes = {}, ...children) {
-  const isSvg = ["svg", "path", "rect", "line", "g"].includes(name);
+  const isSvg = ["svg", "path", "rect", "line", "g", "title"].includes(name);
   const made = isSvg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
   for (const [attribute, value] of Object.entries(attributes)) if (value !== undefined) made.setAttribute(attribute, value);
   made.append(...children);
@@ -23,7 +23,9 @@ function show(value) {
   if (Number.isNaN(value)) return "NaN";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "-∞";
   if (Math.abs(value) >= 1e12) return value.toExponential(3);
-  return Number.isInteger(value) ? String(value) : String(+value.toPrecision(4));
+  if (Number.isInteger(value)) return String(value);
+  const rounded = +value.toPrecision(4);
+  return Math.abs(rounded) < 1e-3 ? rounded.toExponential().replace(/e([-+])(\d)$/, "e$10$2") : String(rounded);
 }
 
 function height(value, low, high, top, bottom) {

@@ -5,41 +5,47 @@ const FIRST = [
   "train/mean_return_100", "test/mean_return", "update/return", "update/loss", "update/policy_loss", "update/value_loss", "update/kl",
   "update/entropy", "update/explained_variance", "train/steps_per_second", "train/mean_length",
 ];
+const AS_LOGGED = "mean over minibatches of all epochs, as logged";
 const MEANINGS = {
-  "train/mean_return_100": "mean return of the newest 100 episodes", "train/mean_return": "mean return of the episodes of each sample",
-  "test/mean_return": "mean return of the episodes of a test", "update/return": "mean return of the episodes of an update",
-  "update/loss": "mean over the gradient steps of what they minimize; it need not fall while a policy improves",
-  "update/policy_loss": "part of the loss of the policy; near 0, and no measure of progress", "update/value_loss": "mean squared error of the values, before its coefficient",
-  "update/kl": "estimate of how far the policy moved from the one that acted", "update/entropy": "mean entropy of the actions' distributions: 0 if they are certain",
-  "update/explained_variance": "1 if values predict the returns, 0 if they predict no more than a constant",
-  "train/steps_per_second": "environment steps by second of sampling", "train/mean_length": "mean number of steps of the episodes of each sample",
-  "update/clip_fraction": "fraction of rows whose ratio was clipped", "update/gradient_norm": "norm of the gradient before it is clipped",
+  "train/mean_return_100": "mean return of the newest 100 episodes", "train/mean_return": "mean return of the episodes that ended in each sample",
+  "train/num_episodes": "episodes that ended in each sample", "test/mean_return": "mean return of the episodes of a test", "update/return": "mean return of the episodes of an update",
+  "update/loss": `what gradient steps minimize, ${AS_LOGGED}; it need not fall while a policy improves`,
+  "update/policy_loss": `part of the loss of the policy, ${AS_LOGGED}; near 0, and no measure of progress`, "update/value_loss": `mean squared error of the values, before its coefficient, ${AS_LOGGED}`,
+  "update/kl": `estimate of how far the policy moved from the one that acted, ${AS_LOGGED}`, "update/entropy": `mean entropy of the actions' distributions: 0 if they are certain, ${AS_LOGGED}`,
+  "update/explained_variance": "of the values that the value targets were computed with, before the first gradient step, all rows: 1 if they predict the targets, 0 if no better than a constant",
+  "train/steps_per_second": "environment steps by second of sampling", "train/mean_length": "mean number of steps of the episodes that ended in each sample",
+  "update/clip_fraction": `fraction of rows that the clip limits, ${AS_LOGGED}; of PPO, those whose ratio left the clip range on either side`, "update/gradient_norm": "norm of the gradient before it is clipped",
 };
 const MOST_PARTS = 6;  // of a metric that each agent or module has, above the fold
-const WIDTH = 600, HEIGHT = 150, EDGE = 6, MOST_POINTS = 400;
+const WIDTH = 600, HEIGHT = 150, EDGE = 6, MOST_POINTS = 400, MOST_DOTS = 60;
+const SCOPES = { train: "Sampling", test: "Tests", update: "Updates", info: "Other" };
+const KEY = `episodes ${location.pathname}`;  // of the state in the storage of the tab, for links back to this page
 let runs = [], groups = [], settings = {}, differing = 0;
 let version = null, received = 0, findingsHtml = "";
-const state = { hidden: [], smooth: 0, at: null, x: "step", zoom: null, find: "", seeds: false, large: [], log: [] };
+let marks = [], pages = [];  // updates of findings, and by run the updates that have a page: [number, module]
+const state = { hidden: [], smooth: 0, at: null, x: "step", zoom: null, find: "", seeds: false, large: [], log: [], zero: [] };
+const LISTS = ["hidden", "large", "log", "zero"];
 
-const meaningOf = (name) => MEANINGS[name.replace(/\/(agent|module)\/.*$/, "")] ?? "";  // of agents and modules, the same
+const meaningOf = (name) => MEANINGS[name.replace(/\/(agent|module)(\/.*)?$/, "")] ?? "";  // of agents and modules, the same
 const colourOf = (run) => `var(--run-${run % NUM_COLOURS})`;
 
 function save() {
   const query = new URLSearchParams();
-  for (const list of ["hidden", "large", "log"]) for (const name of state[list]) query.append(list, name);
+  for (const list of LISTS) for (const name of state[list]) query.append(list, name);
   if (state.smooth) query.set("smooth", state.smooth);
   if (state.x !== "step") query.set("x", state.x);
   if (state.zoom) query.set("zoom", state.zoom.join(","));
   if (state.find) query.set("find", state.find);
   if (state.seeds) query.set("seeds", "yes");
   history.replaceState(null, "", `#${query}`);
+  sessionStorage.setItem(KEY, String(query));
 }
 
 function load() {
-  const query = new URLSearchParams(location.hash.slice(1));
+  const query = new URLSearchParams(location.hash.slice(1) || (sessionStorage.getItem(KEY) ?? ""));
   const zoom = (query.get("zoom") ?? "").split(",").map(Number), x = query.get("x");
   Object.assign(state, {
-    hidden: query.getAll("hidden"), large: query.getAll("large"), log: query.getAll("log"), smooth: Number(query.get("smooth")) || 0, find: query.get("find") ?? "",
+    ...Object.fromEntries(LISTS.map((list) => [list, query.getAll(list)])), smooth: Number(query.get("smooth")) || 0, find: query.get("find") ?? "",
     seeds: query.has("seeds"), x: ["update", "time"].includes(x) ? x : "step",
     zoom: zoom.length === 2 && zoom[1] > zoom[0] ? zoom : null,
   });
@@ -106,6 +112,11 @@ function short(value) {
   return show(value);
 }
 
+function grouped(value) {  // as text, with commas between thousands
+  const text = show(value);
+  return /^-?\d{5,}$/.test(text) ? Number(text).toLocaleString("en") : text;
+}
+
 function duration(seconds) {
   if (seconds < 120) return `${+seconds.toPrecision(3)} s`;
   return seconds < 7200 ? `${+(seconds / 60).toPrecision(3)} min` : `${+(seconds / 3600).toPrecision(3)} h`;
@@ -135,16 +146,27 @@ function meanCurve(curves) {  // mean of curves, lowest and highest one, where a
   return { xs, values, low: at.map((numbers) => Math.min(...numbers)), high: at.map((numbers) => Math.max(...numbers)) };
 }
 
+function partsOf(names) {  // of one run, the curves of all agents or modules of a metric share a chart, such as "train/mean_return/agent"
+  const joint = (name) => name.replace(/\/(agent|module)\/.*$/, "/$1");
+  const count = (name) => names.filter((other) => joint(other) === joint(name)).length;
+  return [...new Set(names.map((name) => (runs.length === 1 && count(name) > 1 && count(name) <= NUM_COLOURS ? joint(name) : name)))];
+}
+
 function curvesOf(name) {
   const curves = [];
   for (const run of shownRuns()) {
-    const metric = run.metrics[name], xs = metric && placed(run, metric.step);
-    if (xs) curves.push({ run, xs, low: metric.low, high: metric.high, values: smoothed(metric.mean), raw: state.smooth ? metric.mean : null, label: run.name, hasBand: !state.smooth });
+    const isJoint = !run.metrics[name] && runs.length === 1;
+    const members = isJoint ? Object.keys(run.metrics).filter((other) => other.startsWith(`${name}/`)).sort() : [name];
+    members.forEach((member, i) => {
+      const metric = run.metrics[member], xs = metric && placed(run, metric.step);
+      const [label, colour] = isJoint ? [member.slice(name.length + 1), colourOf(i)] : [run.name, run.colour];
+      if (xs) curves.push({ run, colour, xs, steps: metric.step, low: metric.low, high: metric.high, values: smoothed(metric.mean), raw: state.smooth ? metric.mean : null, label, hasBand: !state.smooth });
+    });
   }
   if (!state.seeds) return curves;
   const members = Map.groupBy(curves, (curve) => groups[curve.run.number]);
   return [...members.values()].map((group) => (group.length === 1 ? group[0] : {
-    ...meanCurve(group), run: group[0].run, hasBand: true, label: `${group.map((curve) => curve.label).join(", ")} (mean of ${group.length} seeds)`,
+    ...meanCurve(group), run: group[0].run, colour: group[0].colour, hasBand: true, label: `${group.map((curve) => curve.label).join(", ")} (mean of ${group.length} seeds)`,
   }));
 }
 
@@ -173,7 +195,7 @@ function toExponents(curve) {  // of numbers above 0; others have no place on a 
 
 function drawCurve(svg, curve, x, y) {
   const xs = curve.xs.map(x), heights = (values) => Array.from(values, (value) => (Number.isNaN(value) ? NaN : y(value)));
-  const style = (part) => `${part}:${curve.run.colour}`;
+  const style = (part) => `${part}:${curve.colour}`;
   if (curve.hasBand) {
     const known = xs.map((_, i) => i).filter((i) => !Number.isNaN(curve.low[i]) && !Number.isNaN(curve.high[i]));
     const top = known.map((i) => `${xs[i].toFixed(1)} ${y(curve.high[i]).toFixed(1)}`), bottom = known.reverse().map((i) => `${xs[i].toFixed(1)} ${y(curve.low[i]).toFixed(1)}`);
@@ -181,54 +203,74 @@ function drawCurve(svg, curve, x, y) {
   }
   if (curve.raw) svg.append(element("path", { class: "raw", d: line(xs, heights(curve.raw)), style: style("stroke") }));
   svg.append(element("path", { class: "curve", d: line(xs, heights(curve.values)), style: style("stroke"), "stroke-linecap": "round" }));
+  const dots = xs.map((at, i) => [at, heights(curve.values)[i]]).filter(([at, value]) => at >= 0 && at <= WIDTH && !Number.isNaN(value));
+  if (dots.length <= MOST_DOTS) svg.append(element("path", { class: "points", d: dots.map(([at, value]) => `M${at.toFixed(1)} ${value.toFixed(1)}h0`).join(""), style: style("stroke") }));
 }
+
+function marksOn(svg, [from, to], x) {  // thin lines at the updates of findings
+  for (const { run, update, title } of marks) {
+    const shown = shownRuns().find((one) => one.number === run), clock = shown?.clock;
+    if (!clock?.update?.length) continue;
+    const [at] = placed(shown, [interpolate(clock.update, clock.step, update)]) ?? [];
+    if (at >= from && at <= to) svg.append(element("line", { class: "found", x1: x(at), x2: x(at), y1: 0, y2: HEIGHT }, element("title", {}, `${runs.length > 1 ? `${shown.name}, ` : ""}update ${update}: ${title}`)));
+  }
+}
+
+const figureOf = (name) => document.querySelector(`figure[data-metric="${CSS.escape(name)}"]`);
 
 function toggle(list, name) {
   state[list] = state[list].includes(name) ? state[list].filter((other) => other !== name) : [...state[list], name];
   save();
   draw();
-  document.querySelector(`figure[data-metric="${CSS.escape(name)}"] .${list}`)?.focus();
+  const figure = figureOf(name);
+  figure?.querySelector(`.${list}`)?.focus();
+  figure?.scrollIntoView({ block: "nearest" });
 }
 
-function heading(name, range, isLarge, isLog) {  // a button that opens the chart large, where it has a switch of its scale
+function heading(name, range, isLarge) {  // a button that opens the chart large, where it has a switch of its scale
   const open = element("button", { type: "button", class: "large", "aria-expanded": isLarge, title: meaningOf(name) }, name);
   open.addEventListener("click", () => toggle("large", name));
   if (!isLarge) return element("h2", {}, open, element("span", {}, range));
-  const box = element("input", { type: "checkbox", class: "log", ...(isLog ? { checked: "" } : {}) });
-  box.addEventListener("change", () => toggle("log", name));
-  return element("h2", {}, open, element("span", {}, range), element("label", {}, box, " logarithmic"));
+  const switches = [["log", " logarithmic"], ["zero", " from 0"]].map(([list, words]) => {
+    const box = element("input", { type: "checkbox", class: list, ...(state[list].includes(name) ? { checked: "" } : {}) });
+    box.addEventListener("change", () => toggle(list, name));
+    return element("label", {}, box, words);
+  });
+  return element("h2", {}, open, element("span", {}, range), ...switches);
 }
 
 function chart(name, [from, to]) {
   const isLarge = state.large.includes(name), isLog = isLarge && state.log.includes(name);
   const curves = curvesOf(name), onAxis = isLog ? curves.map(toExponents) : curves, ends = extent(curves, [from, to]);
   let [low, high] = extent(onAxis, [from, to]);
+  if (isLarge && !isLog && state.zero.includes(name) && low <= high) [low, high] = [Math.min(low, 0), Math.max(high, 0)];
   if (low === high) [low, high] = [low - (Math.abs(low) / 10 || 1), high + (Math.abs(high) / 10 || 1)];  // a line in the middle
   const x = (value) => WIDTH * ((value - from) / (to - from)), y = (value) => height(value, low, high, EDGE, HEIGHT - EDGE);
-  const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": `${name}, ${show(ends[0])} to ${show(ends[1])}` });
+  const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "group", tabindex: 0, "aria-label": `${name}, ${show(ends[0])} to ${show(ends[1])}; arrow keys read its numbers, Enter opens the update` });
   const heights = (isLog ? logTicks(low, high) : axisTicks(low, high, isLarge ? 8 : 4)).map((value) => ({ value: isLog ? +(10 ** value).toPrecision(4) : value, at: y(value) }));
   const places = axisTicks(from, to, 5).map((value) => ({ value, at: x(value) }));
   for (const { at, value } of heights) svg.append(element("line", { class: value === 0 ? "grid zero" : "grid", x1: 0, x2: WIDTH, y1: at, y2: at }));
   for (const { at } of places) svg.append(element("line", { class: "grid", x1: at, x2: at, y1: 0, y2: HEIGHT }));
+  marksOn(svg, [from, to], x);
   for (const curve of onAxis) drawCurve(svg, curve, x, y);
   const cursor = element("line", { class: "cursor", y1: 0, y2: HEIGHT }), drag = element("rect", { class: "drag", y: 0, height: HEIGHT, width: 0 });
   svg.append(cursor, drag);
-  const values = element("p", { class: "values" });
-  const range = ends[0] > ends[1] ? "no numbers" : ends[0] === ends[1] ? show(ends[0]) : `${show(ends[0])} … ${show(ends[1])}`;
+  const values = element("p", { class: "values", role: "status" });
+  const range = ends[0] > ends[1] ? "no numbers" : ends[0] === ends[1] ? grouped(ends[0]) : `${grouped(ends[0])} … ${grouped(ends[1])}`;
   const left = element("div", { class: "heights" }, ...heights.map(({ value, at }) => element("span", { style: `top:${100 * at / HEIGHT}%` }, short(value))));
   const below = element("div", { class: "places" }, ...places.map(({ value, at }) => element("span", { style: `left:${100 * at / WIDTH}%` }, place(value))));
-  const figure = element("figure", { class: `chart${isLarge ? " wide" : ""}`, "data-metric": name }, heading(name, range, isLarge, isLog), element("div", { class: "plot" }, left, svg, below), values);
-  if (isLarge && meaningOf(name)) figure.append(element("p", { class: "meaning" }, `${meaningOf(name)}.`));
+  const figure = element("figure", { class: `chart${isLarge ? " wide" : ""}`, "data-metric": name }, heading(name, range, isLarge), element("div", { class: "plot" }, left, svg, below), values);
+  if (meaningOf(name)) figure.append(element("p", { class: "meaning" }, `${meaningOf(name)}.`));
   if (isLog && ends[0] <= 0) figure.append(element("p", { class: "meaning" }, "Numbers that are not above 0 have no place on this scale."));
-  Object.assign(figure, { curves, cursor, x, values, to });
-  listen(svg, drag, (event) => {
+  Object.assign(figure, { curves, cursor, x, values, from, to });
+  listen(figure, svg, drag, (event) => {
     const box = svg.getBoundingClientRect();
     return from + (to - from) * Math.max(0, Math.min(1, (event.clientX - box.left) / box.width));
   }, x);
   return figure;
 }
 
-function listen(svg, drag, at, x) {  // to the pointer: readings, and a zoom by dragging
+function listen(figure, svg, drag, at, x) {  // to the pointer and keys: readings, a zoom by dragging, and the page of the update at a point
   let begin = null;
   svg.addEventListener("pointerdown", (event) => { begin = at(event); svg.setPointerCapture(event.pointerId); });
   svg.addEventListener("pointermove", (event) => {
@@ -241,12 +283,25 @@ function listen(svg, drag, at, x) {  // to the pointer: readings, and a zoom by 
     readings();
   });
   svg.addEventListener("pointerup", (event) => {
-    const ends = [begin ?? at(event), at(event)].sort((a, b) => a - b);
+    const isClick = begin !== null, ends = [begin ?? at(event), at(event)].sort((a, b) => a - b);
     begin = null;
     drag.setAttribute("width", 0);
     if (Math.abs(x(ends[1]) - x(ends[0])) > WIDTH / 60) zoom(ends);
+    else if (isClick && event.pointerType !== "touch") openUpdate(figure);  // a touch reads the number
   });
-  svg.addEventListener("pointerleave", () => { state.at = null; readings(); });
+  const leave = () => { state.at = null; readings(); };
+  svg.addEventListener("pointerleave", leave);
+  svg.addEventListener("blur", leave);
+  svg.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") openUpdate(figure);
+    const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!move) return;
+    event.preventDefault();
+    const xs = pointsOf(figure).map((point) => point.x), last = xs.length - 1;
+    const place = state.at === null ? (move > 0 ? -1 : last + 1) : xs.indexOf(nearest(figure).x);
+    if (last >= 0) state.at = xs[Math.max(0, Math.min(last, place + move))];
+    readings();
+  });
 }
 
 function zoom(ends) {
@@ -256,42 +311,80 @@ function zoom(ends) {
   draw();
 }
 
-function readingOf(curve, to) {  // the value at the cursor, or the newest one that is shown
-  const { xs, values } = curve, last = xs.length - 1;
-  if (state.at === null) return values[values.findLastIndex((value, i) => !Number.isNaN(value) && xs[i] <= to)] ?? NaN;
-  if (!(state.at >= xs[0] && state.at <= xs[last])) return NaN;
-  const after = xs.findIndex((x) => x >= state.at), before = Math.max(after - 1, 0);
-  return values[state.at - xs[before] < xs[after] - state.at ? before : after];
+function pointsOf(figure) {  // that are shown and have numbers, by x; a figure is made again when they change
+  if (figure.points) return figure.points;
+  const points = figure.curves.flatMap((curve) => curve.xs.map((x, i) => ({ x, i, curve })).filter(({ x, i }) => x >= figure.from && x <= figure.to && !Number.isNaN(curve.values[i])));
+  figure.points = points.sort((a, b) => a.x - b.x).filter((point, i, all) => !i || point.x > all[i - 1].x);
+  return figure.points;
+}
+
+function nearest(figure, at = state.at) {  // of its points to a place; undefined without any
+  return pointsOf(figure).reduce((best, point) => (best && Math.abs(best.x - at) <= Math.abs(point.x - at) ? best : point), undefined);
+}
+
+function readingOf(curve, figure, at) {  // the point next to the one at the cursor, or the newest one that is shown; none beyond the ends
+  const known = curve.xs.map((x, i) => ({ x, value: curve.values[i] })).filter(({ x, value }) => !Number.isNaN(value) && (at !== undefined || x <= figure.to));
+  if (at === undefined) return known[known.length - 1];
+  if (!known.length || at < known[0].x || at > known[known.length - 1].x) return undefined;
+  return known.reduce((best, point) => (Math.abs(point.x - at) < Math.abs(best.x - at) ? point : best));
+}
+
+function updateAt({ curve, i }) {  // number of the update of a point of a curve, NaN if it is not known
+  const { update, step } = curve.run.clock;
+  return update?.length && curve.steps ? interpolate(step, update, curve.steps[i]) : NaN;
+}
+
+function pageAt(figure) {  // address of the page of the update next to the point at the cursor, and its number; undefined if there is none
+  const point = state.at === null ? undefined : nearest(figure), at = point ? updateAt(point) : NaN;
+  const module = figure.dataset.metric.match(/\/module\/(.+)$/)?.[1] ?? (/\/module$/.test(figure.dataset.metric) ? point?.curve.label : undefined);
+  const among = (pages[point?.curve.run.number] ?? []).filter(([, name]) => module === undefined || name === module);
+  if (Number.isNaN(at) || !among.length) return undefined;
+  const [update, name] = among.reduce((best, page) => (Math.abs(page[0] - at) < Math.abs(best[0] - at) ? page : best));
+  return { update, address: `updates/${point.curve.run.number}/${update}${name ? `?${new URLSearchParams({ module: name })}` : ""}` };
+}
+
+function openUpdate(figure) {
+  const page = pageAt(figure);
+  if (page) location.assign(page.address);
 }
 
 function readings() {
-  const at = { step: () => `step ${Math.round(state.at).toLocaleString("en")}`, update: () => `update ${Math.round(state.at).toLocaleString("en")}`, time: () => duration(state.at) };
-  const words = `${state.at !== null ? at[state.x]() : state.zoom ? "last one shown" : "newest"}${state.smooth ? ", smoothed" : ""}`;
+  const wordsOf = { step: (x) => `step ${Math.round(x).toLocaleString("en")}`, update: (x) => `update ${+x.toPrecision(6)}`, time: duration };
   document.querySelectorAll("figure.chart").forEach((figure) => {
+    const point = state.at === null ? undefined : nearest(figure), at = point?.x;
     const texts = figure.curves.map((curve) => {
-      const value = readingOf(curve, figure.to), name = figure.curves.length > 1 ? `${curve.label} ` : "";
-      return element("span", { style: `color:${curve.run.colour}`, title: curve.label }, element("i", {}, name), `${Number.isNaN(value) ? "–" : show(value)} `);
+      const reading = readingOf(curve, figure, at), name = figure.curves.length > 1 ? `${curve.label} ` : "";
+      const isApart = at !== undefined && reading && Math.abs(reading.x - at) > (figure.to - figure.from) / 200;
+      const words = `${reading ? grouped(reading.value) : "–"}${isApart ? ` (at ${place(reading.x)})` : ""} `;
+      return element("span", { style: `color:${curve.colour}`, title: curve.label }, element("i", {}, name), words);
     });
-    figure.values.replaceChildren(...texts, texts.length ? words : "");
-    const x = state.at === null ? -1 : figure.x(state.at);
+    const update = point && state.x !== "update" ? updateAt(point) : NaN, page = pageAt(figure);
+    const parts = [point ? wordsOf[state.x](at) : state.zoom ? "last one shown" : "newest", Number.isInteger(update) ? `update ${update}` : "", state.smooth ? "smoothed" : "", page ? `click opens update ${page.update}` : ""];
+    figure.values.replaceChildren(...texts, texts.length ? parts.filter(Boolean).join(", ") : "");
+    figure.classList.toggle("opens", Boolean(page));
+    const x = point ? figure.x(at) : -1;
     figure.cursor.setAttribute("x1", x);
     figure.cursor.setAttribute("x2", x);
   });
 }
 
-function newest(run, ...names) {  // the newest number of the first of the metrics that the run has
-  for (const name of names) {
+const RETURNS = {  // metrics of the run table, and what they are
+  "train/mean_return_100": "mean return of the newest 100 episodes", "train/mean_return": "mean return of the newest sample", "update/return": "mean return of the newest update",
+};
+
+function newestReturn(run) {  // the newest number of the first of these metrics that the run has, and its name
+  for (const name of Object.keys(RETURNS)) {
     const value = run.metrics[name]?.mean.findLast((number) => Number.isFinite(number));
-    if (value !== undefined) return value;
+    if (value !== undefined) return [value, name];
   }
-  return NaN;
+  return [NaN, ""];
 }
 
 const isBad = (status) => /^(failed|killed|unreadable)/.test(status);
 
 const HEADS = {  // columns whose names need a word more
   "logged steps": "as the logger of the run counts them, such as sampled tokens", "environment steps": "of all environments together; each agent of a game has its own",
-  return: "newest mean return", "best test": "highest mean return of a test", "last row": "when the files of the run have grown last",
+  "mean return": "of the newest 100 episodes, or of the newest sample or update if that is not logged; a cell names it", "best test": "highest mean return of a test", "last row": "when the files of the run have grown last",
 };
 
 function table(heads, rows) {
@@ -302,7 +395,8 @@ const UNKNOWN = "not recorded";  // state of a run without a status
 
 function switchOf(run, i) {  // shows or hides a run; one run alone is always shown
   const words = `${run.name}${run.problem ? ` (${run.problem})` : ""}`;
-  if (runs.length === 1) return element("span", { style: `color:${colourOf(i)}` }, words);
+  const swatch = element("i", { class: "swatch", style: `background:${colourOf(i)}` });
+  if (runs.length === 1) return element("span", {}, words);
   const box = element("input", { type: "checkbox", "aria-label": run.name, ...(state.hidden.includes(run.name) ? {} : { checked: "" }) });
   box.addEventListener("change", () => {
     state.hidden = box.checked ? state.hidden.filter((name) => name !== run.name) : [...state.hidden, run.name];
@@ -310,21 +404,23 @@ function switchOf(run, i) {  // shows or hides a run; one run alone is always sh
     draw();
     find("runs").querySelectorAll("input")[i].focus();
   });
-  return element("label", { style: `color:${colourOf(i)}`, title: "show or hide the curves of this run" }, box, ` ${words}`);
+  return element("label", { title: "show or hide the curves of this run" }, box, " ", swatch, ` ${words}`);
 }
 
 function runTable() {
-  const number = (value) => (Number.isNaN(value) ? "–" : show(value));
+  const number = (value) => (Number.isNaN(value) ? "–" : grouped(value));
   const varying = ["algorithm", "environment", "seed"].filter((name) => runs.some((run) => run[name] !== runs[0][name]));
   find("about").textContent = ["algorithm", "environment", "seed"].filter((name) => !varying.includes(name) && runs[0][name]).map((name) => `${name} ${runs[0][name]}`).join(", ");
   const units = [...new Set(runs.map((run) => run.unit))];
+  const returns = runs.map(newestReturn), kinds = new Set(returns.map(([, name]) => name).filter(Boolean));
+  const head = kinds.size === 1 ? RETURNS[[...kinds][0]] : "mean return", hasTests = runs.some((run) => Number.isFinite(run.best ?? NaN));
   const rows = runs.map((run, i) => {
     const status = element("td", { class: `text status${run.status === "running" ? " running" : isBad(run.status) ? " bad" : ""}` }, run.status || UNKNOWN);
     const steps = `${run.steps.toLocaleString("en")}${units.length > 1 ? ` ${run.unit}` : ""}`;
-    const cells = [number(newest(run, "train/mean_return_100", "train/mean_return", "update/return")), number(run.best ?? NaN), steps, ...varying.map((name) => run[name])];
-    return element("tr", {}, element("td", { class: "text" }, switchOf(run, i)), status, ...cells.map((cell) => element("td", {}, String(cell ?? ""))), element("td", { class: "age" }));
+    const cells = [...(hasTests ? [number(run.best ?? NaN)] : []), steps, ...varying.map((name) => run[name])];
+    return element("tr", {}, element("td", { class: "text" }, switchOf(run, i)), status, element("td", { title: RETURNS[returns[i][1]] }, number(returns[i][0])), ...cells.map((cell) => element("td", {}, String(cell ?? ""))), element("td", { class: "age" }));
   });
-  find("runs").replaceChildren(table(["run", "state", "return", "best test", units.length > 1 ? "steps" : units[0], ...varying, "last row"], rows));
+  find("runs").replaceChildren(table(["run", "state", head, ...(hasTests ? ["best test"] : []), units.length > 1 ? "steps" : units[0], ...varying, "last row"], rows));
   ages();
 }
 
@@ -359,9 +455,9 @@ function episodeLists() {
   const parts = runs.flatMap((run, i) => Object.entries(run.episodes).flatMap(([set, lists]) => Object.entries(lists).map(([title, rows]) => {
     const links = rows.map((row) => {
       const address = `episodes/${i}/${encodeURIComponent(set)}/#${new URLSearchParams({ episode: JSON.stringify([row.id, row.t, row.agent, row.nth]) })}`;
-      return element("li", {}, element("a", { href: address, title: row.id }, briefId(row.id)), ` return ${show(row.return)}, ${counted(row.length, "step")}${row.kept ? `, ${row.kept}` : ""}`);
+      return element("li", {}, element("a", { href: address, title: row.id }, briefId(row.id)), ` return ${grouped(row.return)}, ${counted(row.length, "step")}${row.kept && row.kept !== title ? `, ${row.kept}` : ""}`);
     });
-    return element("div", { class: "chart" }, element("h2", { style: `color:${colourOf(i)}` }, `${title} episodes`, element("span", {}, `${run.name}/${set}`)), element("ul", {}, ...links));
+    return element("div", { class: "chart" }, element("h2", {}, `${title} episodes`, element("span", {}, `${run.name}/${set}`)), element("ul", {}, ...links));
   })));
   find("episodes").replaceChildren(...parts);
 }
@@ -384,19 +480,28 @@ function tools() {
   find("whole").hidden = !state.zoom;
 }
 
+function sections(names, axis) {  // charts below the names of their tables
+  const groups = [...Map.groupBy(names, (name) => name.split("/")[0])];
+  return groups.map(([scope, members]) => element("section", { "aria-label": SCOPES[scope] ?? scope }, element("h2", { class: "scope" }, SCOPES[scope] ?? scope), element("div", { class: "curves" }, ...members.map((name) => chart(name, axis)))));
+}
+
 function draw() {
   runTable();
   settingsTable();
   episodeLists();
   tools();
-  const [first, rest] = chosenMetrics(), axis = domain();
+  const [first, rest] = chosenMetrics().map(partsOf), axis = domain(), focused = document.activeElement?.closest?.("svg") && document.activeElement.closest("figure.chart")?.dataset.metric, at = state.at;
   const areHidden = runs.length > 0 && !shownRuns().length;
   find("empty").textContent = areHidden ? "All runs are hidden: check one in the table above." : first.length || rest.length ? "" : state.find ? "no metric has these words" : "no rows yet: waiting for the first epoch";
-  find("curves").replaceChildren(...(areHidden ? [] : first.map((name) => chart(name, axis))));
+  find("curves").replaceChildren(...(areHidden ? [] : sections(first, axis)));
   const more = find("more");
   more.hidden = !rest.length || areHidden;
   more.querySelector("summary").textContent = counted(rest.length, "more metric");
-  more.querySelector("div").replaceChildren(...(more.open ? rest.map((name) => chart(name, axis)) : []));
+  more.querySelector("div").replaceChildren(...(more.open ? sections(rest, axis) : []));
+  if (focused) {
+    figureOf(focused)?.querySelector("svg")?.focus({ preventScroll: true });
+    state.at = at;  // which the chart before had forgotten as it lost the focus
+  }
   readings();
 }
 
@@ -419,7 +524,13 @@ async function poll() {
 
 async function pollFindings() {  // the list is HTML of the server, which escapes all texts of runs
   const answer = await fetch("findings").catch(() => null), html = answer?.ok ? await answer.text() : null;
-  if (html !== null && html !== findingsHtml) find("findings").innerHTML = findingsHtml = html;
+  if (html !== null && html !== findingsHtml) {
+    find("findings").innerHTML = findingsHtml = html;
+    const lists = [...find("findings").querySelectorAll("[data-run]")];
+    pages = Object.fromEntries(lists.map((list) => [list.dataset.run, JSON.parse(list.dataset.updates)]));
+    marks = lists.flatMap((list) => [...list.querySelectorAll("[data-update]")].map(({ dataset }) => ({ run: Number(list.dataset.run), update: Number(dataset.update), title: dataset.title })));
+    if (version !== null) draw();
+  }
   find("findings").dataset.ready = "yes";
   setTimeout(pollFindings, 5000);
 }
