@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,14 +12,17 @@ import numpy as np
 from episodes.inspect.series import Series, of_tracks
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
+from episodes.storage.games import GameDataset
+from episodes.storage.remote.remote_directory import is_remote
 from episodes.tracks import nested
 from episodes.tracks.space_kinds import SpaceKind, exact_kind_of
 
 if TYPE_CHECKING:
     from episodes.storage.dataset import EpisodeDataset
-    from episodes.storage.games import GameDataset
 
-MOST_EPISODES = 8  # that are read
+MOST_EPISODES = 8  # that are read of a larger data set
+MOST_READ = 1000  # episodes of a data set that is read as a whole
+MOST_BYTES = 8_000_000  # of its tracks
 MOST_OF_SPACE = 60  # characters
 
 
@@ -64,12 +68,28 @@ class Schema:
 
 
 def read_schema(dataset: EpisodeDataset | GameDataset) -> Schema:
-    """Return the tracks of a data set of episodes or of games. At most 8 episodes, evenly spaced, are read."""
+    """Return the tracks of a data set of episodes or of games.
+
+    All episodes are read if they are at most 1,000 with at most 8 MB of numbers, otherwise 8 of them, evenly spaced.
+    """
     num = len(dataset)
-    chosen = np.unique(np.linspace(0, num - 1, min(num, MOST_EPISODES)).astype(np.intp)).tolist() if num else []
+    most = num if _is_small(dataset) else MOST_EPISODES
+    chosen = np.unique(np.linspace(0, num - 1, min(num, most)).astype(np.intp)).tolist() if num else []
     episodes = [dataset[i] for i in chosen]
     tracks = [track for owner, own in _by_owner(episodes).items() for track in _of_episodes(owner, own)]
     return Schema(tuple(tracks), len(chosen), num)
+
+
+def _is_small(dataset: EpisodeDataset | GameDataset) -> bool:
+    """Return True if a data set of this machine is small enough to be read as a whole."""
+    if is_remote(dataset.path) or not 0 < len(dataset) <= MOST_READ:
+        return False
+    nbytes = 0
+    for kind in dataset.kinds if isinstance(dataset, GameDataset) else (dataset,):
+        fields = kind.stored_header.tracks.values()
+        per_step = sum(np.dtype(field.dtype).itemsize * abs(prod(field.shape)) for field in fields)
+        nbytes += max(per_step * kind.num_steps, kind.nbytes)
+    return nbytes <= MOST_BYTES
 
 
 def _by_owner(episodes: list[Any]) -> dict[str, list[Any]]:
