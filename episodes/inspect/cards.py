@@ -17,7 +17,7 @@ from episodes.errors import EpisodeError
 from episodes.facts.ending import Ending
 from episodes.inspect import charts, formatting, sparklines
 from episodes.inspect.lineage import BatchLinks, row_steps
-from episodes.inspect.schema import read_schema
+from episodes.inspect.schema import Schema, read_schema
 from episodes.inspect.series import Series, of_tracks
 from episodes.inspect.sparklines import Axis
 from episodes.inspect.timeline_bar import rail
@@ -398,6 +398,12 @@ def _kind(kind: EpisodeDataset) -> str:
 def schema_rows(dataset: EpisodeDataset | GameDataset) -> tuple[list[Row], list[str]]:
     """Return a row for each track of a data set, with its shape, dtype, space, range and histogram, and remarks."""
     schema = read_schema(dataset)
+    rows, notes = _rows_of_schema(schema)
+    return rows, [*notes, f"tracks: {schema.extent}"] if rows else notes
+
+
+def _rows_of_schema(schema: Schema) -> tuple[list[Row], list[str]]:
+    """Return a row for each track of a schema, and remarks."""
     rows, notes = rows_of([track.series for track in schema.tracks], None)
     rows = [
         replace(
@@ -407,13 +413,14 @@ def schema_rows(dataset: EpisodeDataset | GameDataset) -> tuple[list[Row], list[
         )
         for row, track in zip(rows, schema.tracks, strict=False)
     ]
-    return rows, [*notes, f"tracks: {schema.extent}"] if rows else notes
+    return rows, notes
 
 
 def schema_card(dataset: EpisodeDataset | GameDataset) -> Card:
     """Return a card with the tracks of a data set."""
-    rows, notes = schema_rows(dataset)
-    return Card("tracks", "", [formatting.counted(len(rows), "track")], rows=rows, notes=notes)
+    schema = read_schema(dataset)
+    rows, notes = _rows_of_schema(schema)
+    return Card("tracks", "", [formatting.counted(len(rows), "track"), schema.extent], rows=rows, notes=notes)
 
 
 def episodes_table(

@@ -128,11 +128,11 @@ function knownWords(track) {  // how many steps of a lane of differences have a 
 }
 
 function legend(track, low, high) {  // of a lane of differences
-  const words = knownWords(track);
-  if (!(low < high) && !low) return element("small", { class: "legend" }, ` ${[words, knownOf(track) ? "no difference" : ""].filter(Boolean).join(", ")}`);
+  const words = knownWords(track), known = knownOf(track), next = words && known ? [" ", nextKnown(track)] : [];
+  if (!known || (low === 0 && high === 0)) return element("small", { class: "legend" }, ` ${[words, known ? "no difference" : ""].filter(Boolean).join(", ")}`, ...next);
   const most = Math.max(-low, high) || 1;
   const scale = element("i", { class: "heat", style: "background:linear-gradient(to right,var(--observations),#0000,var(--rewards))" });
-  return element("small", { class: "legend" }, ` ${show(-most)} `, scale, ` ${show(most)}`, words ? `, ${words} ` : "", ...(words ? [nextKnown(track)] : []));
+  return element("small", { class: "legend" }, ` ${show(-most)} `, scale, ` ${show(most)}`, words ? `, ${words}` : "", ...next);
 }
 
 function nextKnown(track) {
@@ -164,7 +164,7 @@ function seenRange(episode, track) {  // of the steps in view
   const [a, b] = view(), [least, most] = track.values ? [track.values, track.values] : [track.low, track.high];
   const range = [Infinity, -Infinity];
   for (let i = 0; i < least.length; i++) {
-    if (Number.isNaN(least[i]) || startOf(episode, track, i) > b || endOf(episode, track, i) - (track.more ? 1 : 0) < a) continue;
+    if (Number.isNaN(least[i]) || startOf(episode, track, i) > b - (track.more ? 0 : 1) || endOf(episode, track, i) <= a) continue;
     range[0] = Math.min(range[0], least[i]);
     range[1] = Math.max(range[1], most[i]);
   }

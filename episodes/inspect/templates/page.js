@@ -123,7 +123,7 @@ async function choose(row, isOther = false, isNew = true) {
   await chooseKey(keyOf(row), isOther, isNew);
 }
 
-async function chooseKey(key, isOther = false, isNew = false) {  // `isNew`: Back returns to the episodes before
+async function chooseKey(key, isOther = false, isNew = false) {  // whether no other one was chosen meanwhile; `isNew`: Back returns to the episodes before
   const request = ++requests;
   if (isNew) saveNow();
   state.isComparing = false;
@@ -132,7 +132,7 @@ async function chooseKey(key, isOther = false, isNew = false) {  // `isNew`: Bac
   if (isNew) saveNow(true);
   drawRows();
   const episode = await episodeOf(key);
-  if (request !== requests) return;  // another episode was chosen meanwhile
+  if (request !== requests) return false;
   if (isOther) other = episode.isMissing ? null : episode;
   else [shown, other] = [episode, null];
   const turn = !isOther && state.stepOfAgent && shown.turns?.find((one) => one.id === state.stepOfAgent.id);
@@ -146,6 +146,7 @@ async function chooseKey(key, isOther = false, isNew = false) {  // `isNew`: Bac
   draw();
   if (isLinked) document.querySelector(".group.current > summary")?.scrollIntoView({ block: "nearest" });
   save();
+  return true;
 }
 
 function drawPlace() {  // in place of the table, where the episode is in it
@@ -267,13 +268,15 @@ async function open() {
 }
 
 async function restore() {  // the episodes of the address
-  const second = state.other, zoomed = state.view;
-  await chooseKey(state.episode);
-  if (second) await chooseKey(second, true);
+  const second = state.other, zoomed = state.view, choosing = chooseKey(state.episode);
+  state.other = second;
+  if (!(await choosing) || (second && !(await chooseKey(second, true)))) return;  // another address meanwhile
   if (zoomed) await zoom(...zoomed);
 }
 
-addEventListener("hashchange", async () => {
+addEventListener("popstate", async () => {  // at once, since a later save would write the old state to the new address
+  clearTimeout(saving);
+  saving = null;
   load();
   arrange();
   overview();

@@ -80,8 +80,8 @@ function arrange() {
     const sign = state.down ? -1 : 1, isOdd = (value) => value === null || value === undefined || Number.isNaN(value);
     order.sort((a, b) => {
       const [x, y] = [column[a], column[b]];
-      if (isOdd(x) || isOdd(y)) return isOdd(x) - isOdd(y) || a - b;
-      return (typeof x === "string" ? sign * x.localeCompare(y) : sign * (x - y)) || a - b;
+      if (isOdd(x) || isOdd(y)) return isOdd(x) - isOdd(y);
+      return typeof x === "string" ? sign * x.localeCompare(y) : sign * (x - y);
     });
   }
   find("count").textContent = `${order.length.toLocaleString("en")} of ${table.num.toLocaleString("en")}`;
