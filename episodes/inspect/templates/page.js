@@ -125,11 +125,12 @@ async function choose(row, isOther = false, isNew = true) {
 
 async function chooseKey(key, isOther = false, isNew = false) {  // whether no other one was chosen meanwhile; `isNew`: Back returns to the episodes before
   const request = ++requests;
+  const isSame = isOther ? keyText(state.other) === keyText(key) : keyText(state.episode) === keyText(key) && state.other === null;
   if (isNew) saveNow();
   state.isComparing = false;
   if (isOther) state.other = key;
   else Object.assign(state, { episode: key, other: null, ...(state.episode && keyText(state.episode) === keyText(key) ? {} : { view: null, token: null }) });
-  if (isNew) saveNow(true);
+  if (isNew && !isSame) saveNow(true);
   drawRows();
   const episode = await episodeOf(key);
   if (request !== requests) return false;
