@@ -166,10 +166,15 @@ def _size(data: dict[str, Any]) -> int:
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def overview(dataset: EpisodeDataset | GameDataset, begin: int = 0) -> dict[str, Any]:
+def overview(
+    dataset: EpisodeDataset | GameDataset, begin: int = 0, measured: Mapping[str, np.ndarray] | None = None
+) -> dict[str, Any]:
     """Return the rows of a data set's metadata table from row `begin` on, as data for the page.
 
     Columns of whole episodes are left out if an id belongs to several episodes. Then "missing" says so in words.
+
+    Args:
+        measured: further columns by name [n].
     """
     table = dataset.metadata
     columns = {}
@@ -182,6 +187,7 @@ def overview(dataset: EpisodeDataset | GameDataset, begin: int = 0) -> dict[str,
             continue
         if name not in LEFT_OUT and not _is_empty(name, values):
             columns[name] = _column(values[begin:])
+    columns |= {name: {"values": values[begin:]} for name, values in (measured or {}).items()}
     columns["nth"] = {"values": repetitions(table)[begin:]}
     spec = dataset.env_spec
     environment = clipped(getattr(spec, "id", spec) or "", 80)

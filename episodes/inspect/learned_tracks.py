@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from episodes.inspect.series import LOGP_DIFFERENCE
-from episodes.inspect.update_measures import TOKEN, log_ratios
+from episodes.inspect.update_measures import TOKEN, log_ratios, ratio_distances
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tokens.names import LOGP, TRAINER_LOGP
@@ -19,6 +19,7 @@ __all__ = ["LearnedTracks"]
 KEY = "learner"  # of the tracks, as `explain_episode` names them
 VALUES = f"{KEY}/values"
 SHARE = "share"
+WORKER = "worker"
 LOGP_OF_TOKENS = "first_logp_difference"
 OF_TOKENS = {"advantage": "advantages", "ratio": "ratios", "clipped": "clipped", SHARE: "shares"}
 NAMES = {"first_value": "values", "value_target": "value_targets", "advantage": "advantages"}
@@ -58,6 +59,52 @@ class LearnedTracks:
                 if name[0] is not None:
                     self.newest[name[0]] = max(int(columns["update"][row]), self.newest.get(name[0], 0))
             self._rows.append(rows)
+
+    def columns(self, ids: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return what was measured of each episode as columns for a table, float64 [n] by name.
+
+        The columns are "update" (the newest one that learned from the episode), "worker" (that sampled it),
+        "log_ratio" (mean of |log ratio| at the first gradient step) and "advantage" (mean). The means are those of
+        the newest update. A game has those of the steps of all its agents. Unknown numbers are NaN, and a column
+        without a number is left out.
+
+        Args:
+            ids: ids of episodes or of games [n].
+        """
+        rows_of: dict[str, list[tuple[int, int]]] = {id_: [] for id_ in ids}
+        for pool, by_name in enumerate(self._rows):
+            for (id_, agent), rows in by_name.items():
+                game = None if id_ is None or agent is None else str(id_).removesuffix(f"_{agent}")
+                for name in {id_, game} & rows_of.keys():
+                    rows_of[name] += [(pool, row) for row in rows]
+        table = {name: np.full(len(ids), np.nan) for name in ("update", WORKER, "log_ratio", "advantage")}
+        for i, id_ in enumerate(ids):
+            for name, number in self._means(rows_of[id_]).items():
+                table[name][i] = number
+        return {name: column for name, column in table.items() if np.isfinite(column).any()}
+
+    def _means(self, places: list[tuple[int, int]]) -> dict[str, float]:
+        """Return the numbers of `columns` of one episode, given the indices of pools and of rows in them."""
+        if not places:
+            return {}
+        pools = {pool: np.array([row for at, row in places if at == pool]) for pool, _ in places}
+        newest = max(int(self._pools[pool]["update"][rows].max()) for pool, rows in pools.items())
+        numbers: dict[str, list[np.ndarray]] = {WORKER: [], "log_ratio": [], "advantage": []}
+        for pool, rows in pools.items():
+            columns = self._pools[pool]
+            is_newest = columns["update"][rows] == newest
+            for name in (WORKER, "advantage"):
+                numbers[name] += [columns[name][rows[is_newest]]] if name in columns else []
+            if "first_ratio" in columns:
+                part = {name: column[rows[is_newest]] for name, column in columns.items()}
+                numbers["log_ratio"].append(ratio_distances(part))
+        found = {"update": float(newest)}
+        for name, parts in numbers.items():
+            known = np.concatenate([np.zeros(0), *parts])
+            known = known[np.isfinite(known)]
+            if len(known) and (name != WORKER or (known == known[0]).all()):
+                found[name] = float(known.mean())
+        return found
 
     def advantages(self, ids: Iterable[str]) -> dict[str, float]:
         """Return the mean advantage of each of these episodes in its newest update, without those that have none."""

@@ -69,10 +69,11 @@ class LiveDataset:
         self.path, self.decode, self.run, self._learned, self._status = path, decode, run, learned, status
         self.status: str | None = None
         self.version = 0
+        self._measurements: LearnedTracks | None = None  # of version `version`
         self.dataset = open_for_page(path)
         self._lock = Lock()
         self._files: Any = None
-        self._rows: dict[int, list[Any]] = {}  # by version: id, start and length of each row
+        self._rows: dict[int, list[Any]] = {}  # by version: id, start, length and measurements of each row
 
     def newest(self) -> tuple[int, EpisodeDataset | GameDataset]:
         """Return a version number and the data set, after reopening it if its files have changed."""
@@ -83,6 +84,10 @@ class LiveDataset:
                 self.version += before != self.status
                 if files != self._files:
                     self.dataset, self._files = open_for_page(self.path), files
+                    self.version += 1
+                learned = None if self._learned is None else self._learned()
+                if learned is not self._measurements:
+                    self._measurements = learned
                     self.version += 1
             except (OSError, EpisodeError):  # a file was removed meanwhile: the next call reads the new ones
                 self._files = None
@@ -97,15 +102,17 @@ class LiveDataset:
         if known == version:
             return None
         with self._lock:
+            table, learned = dataset.metadata, self._measurements
+            measured = {} if learned is None else learned.columns(list(map(str, table["id"])))
             if version not in self._rows:
-                table = dataset.metadata
-                columns = (table[name].tolist() for name in ("id", "t_started", "length"))
+                columns = [table[name].tolist() for name in ("id", "t_started", "length")]
+                columns += [[(name, None if x != x else x) for x in measured[name].tolist()] for name in measured]
                 self._rows[version] = list(zip(*columns, strict=True))
                 for old in sorted(self._rows)[:-KEPT_VERSIONS]:
                     del self._rows[old]
             before = self._rows.get(known, []) if known is not None else []
             is_continued = self._rows[version][: len(before)] == before
-        message = overview(dataset, len(before) if is_continued else 0)
+        message = overview(dataset, len(before) if is_continued else 0, measured)
         return encode(message | {"version": version, "status": self.status})
 
     def answer(self, path: str, query: dict[str, str]) -> Answer:

@@ -14,14 +14,16 @@ from episodes.inspect.formatting import counted
 from episodes.inspect.series import OUTSIDE, Series, of_tracks, space_text
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
+from episodes.storage.games import GameDataset
+from episodes.storage.remote.remote_directory import is_remote
 from episodes.tracks import nested
 
 if TYPE_CHECKING:
     from episodes.storage.dataset import EpisodeDataset
-    from episodes.storage.games import GameDataset
 
-MOST_EPISODES = 8  # that are read of a large data set
-MOST_WHOLE_EPISODES, MOST_NUMBERS = 100, 2_000_000  # of a small one, which is read in full
+MOST_EPISODES = 8  # that are read of a larger data set
+MOST_READ = 1000  # episodes of a data set that is read as a whole
+MOST_BYTES = 8_000_000  # of its tracks
 
 
 @dataclass(frozen=True)
@@ -80,22 +82,27 @@ class Schema:
 def read_schema(dataset: EpisodeDataset | GameDataset) -> Schema:
     """Return the tracks of a data set of episodes or of games.
 
-    All of it is read if it is small: at most 2,000,000 numbers and 100 episodes. Else 8 episodes, evenly spaced, are.
+    All episodes are read if they are at most 1,000 with at most 8 MB of numbers, otherwise 8 of them, evenly spaced.
     """
-    num, kinds = len(dataset), getattr(dataset, "kinds", [dataset])
-    is_small = num <= MOST_WHOLE_EPISODES and sum(map(_num_numbers, kinds)) <= MOST_NUMBERS
-    spaced = np.linspace(0, num - 1, num if is_small else min(num, MOST_EPISODES))
-    chosen = np.unique(spaced.astype(np.intp)).tolist() if num else []
-    noun = "episode" if kinds == [dataset] else "game"
+    num = len(dataset)
+    most = num if _is_small(dataset) else MOST_EPISODES
+    chosen = np.unique(np.linspace(0, num - 1, min(num, most)).astype(np.intp)).tolist() if num else []
+    noun = "game" if hasattr(dataset, "kinds") else "episode"
     by_owner = _by_owner({f"{noun} {i}": dataset[i] for i in chosen})
     tracks = [track for owner, own in by_owner.items() for track in _of_episodes(owner, own)]
     return Schema(tuple(tracks), len(chosen), num, noun)
 
 
-def _num_numbers(dataset: EpisodeDataset) -> int:
-    """Return about how many numbers the steps of a data set have, from its header."""
-    shapes = [field.shape for field in dataset.stored_header.tracks.values()] if len(dataset) else []
-    return dataset.num_steps * sum(abs(prod(shape)) for shape in shapes)
+def _is_small(dataset: EpisodeDataset | GameDataset) -> bool:
+    """Return True if a data set of this machine is small enough to be read as a whole."""
+    if is_remote(dataset.path) or not 0 < len(dataset) <= MOST_READ:
+        return False
+    nbytes = 0
+    for kind in dataset.kinds if isinstance(dataset, GameDataset) else (dataset,):
+        fields = kind.stored_header.tracks.values()
+        per_step = sum(np.dtype(field.dtype).itemsize * abs(prod(field.shape)) for field in fields)
+        nbytes += max(per_step * kind.num_steps, kind.nbytes)
+    return nbytes <= MOST_BYTES
 
 
 def _by_owner(episodes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

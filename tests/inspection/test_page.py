@@ -194,7 +194,7 @@ def test_page_separates_equal_ids_and_shows_huge_numbers(
     page.locator("#body tr").nth(1).click()
     page.locator("#episode h2", has_text="return 1234567").wait_for()
     assert tab.value("observations") == "1234567"
-    assert tab.texts("#body tr[aria-selected=true] td:nth-child(3)") == ["1234567"]
+    assert tab.texts("#body tr[aria-selected=true] td[data-column=return]") == ["1234567"]
 
 
 NAMES = st.sampled_from(
@@ -384,7 +384,7 @@ def test_page_without_episodes_or_steps_states_it(tmp_path: Path, tab: Tab) -> N
 
 @WITH_BROWSER
 def test_page_charts_of_many_episodes_keep_the_distribution(tmp_path: Path, tab: Tab) -> None:
-    """Each cell of a chart is drawn if it has episodes, and the share of each ending is the width of its part."""
+    """Each group of neighbouring episodes has its quantiles, also of the chosen ones alone."""
     random, num = np.random.default_rng(0), 3000
     returns = np.append(random.uniform(5, 60, num - 1), 1000.0)[random.permutation(num)]
     truncated = random.random(num) < 0.2
@@ -397,23 +397,27 @@ def test_page_charts_of_many_episodes_keep_the_distribution(tmp_path: Path, tab:
         truncated=truncated,
     )
     page = tab.open(report(write(tmp_path / "data", pack)))
-    drawn: dict[tuple[int, int], dict[str, float]] = {}
-    for fill, path in page.evaluate("""[...document.querySelectorAll("#overview .chart:first-child path.dense")].map(
-        (path) => [path.getAttribute("fill"), path.getAttribute("d")])"""):
-        for x, y, width in re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)", path):
-            cell = int((float(x) + 0.1 - 4) / 592 * 40), round((90 - float(y)) / 84 * 12) - 1
-            drawn.setdefault(cell, {})[fill[len("var(--") : -1]] = float(width)
     low, high = returns.min(), returns.max()
-    expected: dict[tuple[int, int], dict[str, int]] = {}
-    for row, value in enumerate(returns.tolist()):
-        cell = row * 40 // num, min(int((value - low) / (high - low) * 12), 11)
-        counts = expected.setdefault(cell, {})
-        ending = "truncated" if truncated[row] else "terminated"
-        counts[ending] = counts.get(ending, 0) + 1
-    assert drawn.keys() == expected.keys()
-    for cell, counts in expected.items():
-        shares = {ending: 592 / 40 * count / sum(counts.values()) for ending, count in counts.items()}
-        assert drawn[cell] == pytest.approx(shares, abs=0.01)
+
+    def check(chosen: np.ndarray) -> None:
+        """Check the drawn quantiles of the chosen returns of each group."""
+        drawn = {
+            name: read_rows(page.locator(f"#overview .chart:first-child .quantile.{name}").get_attribute("d"), pattern)
+            for name, pattern in (
+                ("wide", r"M([\d.]+) ([\d.]+)h[\d.]+V([\d.]+)h"),
+                ("half", r"M([\d.]+) ([\d.]+)h[\d.]+V([\d.]+)h"),
+                ("median", r"M([\d.]+) ([\d.]+)h[\d.]+"),
+            )
+        }
+        groups = [group[chosen[i]] for i, group in enumerate(returns.reshape(40, -1))]
+        places = [4 + 592 * i / 40 for i, group in enumerate(groups) if len(group)]
+        for name, shares in (("wide", (0.9, 0.1)), ("half", (0.75, 0.25)), ("median", (0.5,))):
+            expected = np.array([np.quantile(group, shares) for group in groups if len(group)])
+            assert [x for x, *_ in drawn[name]] == pytest.approx(places, abs=0.06)
+            got = low + (90 - np.array([row[1:] for row in drawn[name]])) / 84 * (high - low)
+            np.testing.assert_allclose(got, expected, atol=1e-4 * (high - low))
+
+    check(np.ones((40, num // 40), bool))
     dots = page.evaluate(
         "[...document.querySelectorAll('#overview .chart:first-child path.dots')].map((p) => p.getAttribute('d'))"
     )
@@ -430,10 +434,7 @@ def test_page_charts_of_many_episodes_keep_the_distribution(tmp_path: Path, tab:
         str(truncated[returns < 20].sum()),
         "0",
     ]
-    cells = page.evaluate(
-        "[...document.querySelectorAll('#overview .chart:first-child path.dense')].map((p) => p.getAttribute('d'))"
-    )
-    assert {y for path in cells for y in re.findall(r"M[\d.]+ ([\d.]+)h", path)} == {"83.0"}  # the lowest row of cells
+    check((returns < 20).reshape(40, -1))
 
 
 @WITH_BROWSER
@@ -724,7 +725,7 @@ def test_served_page_pairs_rows_and_episodes_during_flushes(tmp_path: Path, tab:
                 row.click()
                 chosen = page.locator("tr[aria-selected=true] td:first-child").inner_text()
                 page.locator("#episode h2", has_text=chosen).wait_for()
-                number = page.locator("tr[aria-selected=true] td:nth-child(3)").inner_text()
+                number = page.locator("tr[aria-selected=true] td[data-column=return]").inner_text()
                 wrong += f"return {number}," not in tab.texts("#episode h2")[0]
             assert wrong == 0
     finally:

@@ -340,7 +340,7 @@ def test_link_to_a_step_of_an_agent_opens_its_lanes(tmp_path: Path, tab: Tab, mo
         assert tab.value("p2/learner/advantages") == f"{columns['advantage'][rows[-1]]:.4g}"
         agents = ", ".join(games[1].agents.timelines)
         for update, words in zip((3, 4), tab.texts("#learned")[0].split("update ")[1:], strict=True):
-            assert words.startswith(f"{update} ({(columns['update'] == update).sum()} steps of {agents})")
+            assert words.startswith(f"{update} ({(columns['update'] == update).sum()} agent steps of {agents})")
         link = page.locator("#learned a").first
         assert link.evaluate("(link) => link.href") == f"{server.url}updates/0/3?module=shared"
         page.get_by_role("button", name="p0", exact=True).press("Enter")  # the keyboard stays there

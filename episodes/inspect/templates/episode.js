@@ -1,6 +1,6 @@
 // One episode, or two to compare: lanes of numbers over a common time axis, frames of all cameras, texts as turns.
 
-const SHOWN_LANES = 24, HEAT = 2, MOST_TURNS = 400, MOST_UPDATES = 6, SPEEDS = [2, 5, 10, 20, 30, 60];
+const SHOWN_LANES = 32, WIDE = 8, SHOWN_OF_WIDE = 2, NAMED_TRACKS = 6, HEAT = 2, MOST_TURNS = 400, MOST_UPDATES = 6, SPEEDS = [2, 5, 10, 20, 30, 60];
 const KEYS = "Left, Right: a step. Page Up, Page Down: a tenth. Home, End. Space: play. Escape: the whole episode. ?: this list. In the table: Up, Down, and Enter for the episode.";
 let shown = null;  // the episode
 let other = null;  // the episode to compare with
@@ -117,14 +117,39 @@ function heat(episode, track, low, high, top, bottom) {  // differences as colou
   return cells;
 }
 
+const knownOf = (track) => (track.values ?? track.low).filter((value) => !Number.isNaN(value)).length;
+const isLearned = (track) => track.label.split("/").includes("learner");
+
+function knownWords(track) {  // how many steps of a lane of differences have a number
+  const known = knownOf(track), total = (track.values ?? track.low).length, noun = track.values ? "step" : "cell";
+  if (!known) return "no step can be compared";
+  if (known === total) return "";
+  return `known for ${known} of ${counted(total, noun)}${isLearned(track) ? ": only those of the first gradient step after sampling" : ""}`;
+}
+
 function legend(track, low, high) {  // of a lane of differences
-  const values = track.values ?? track.low, known = values.filter((value) => !Number.isNaN(value)).length;
-  const words = known ? `${known} of ${counted(values.length, track.values ? "step" : "cell")}` : "no step can be compared";
-  if (!known || (low === 0 && high === 0)) return element("small", { class: "legend" }, ` ${words}${known ? ", no difference" : ""}`);
+  const words = knownWords(track), known = knownOf(track), next = words && known ? [" ", nextKnown(track)] : [];
+  if (!known || (low === 0 && high === 0)) return element("small", { class: "legend" }, ` ${[words, known ? "no difference" : ""].filter(Boolean).join(", ")}`, ...next);
   const most = Math.max(-low, high) || 1;
   const scale = element("i", { class: "heat", style: "background:linear-gradient(to right,var(--observations),#0000,var(--rewards))" });
-  return element("small", { class: "legend" }, ` ${show(-most)} `, scale, ` ${show(most)}`, known < values.length ? `, ${words}` : "");
+  return element("small", { class: "legend" }, ` ${show(-most)} `, scale, ` ${show(most)}`, words ? `, ${words}` : "", ...next);
 }
+
+function nextKnown(track) {
+  const button = element("button", { type: "button" }, "next known step");
+  button.addEventListener("click", () => {
+    const values = track.values ?? track.low, starts = [...values.keys()].filter((cell) => !Number.isNaN(values[cell])).map((cell) => startOf(shown, track, cell));
+    move(starts.find((step) => step > state.step) ?? starts[0]);
+  });
+  return button;
+}
+
+function isBlank(track) {  // a lane of differences without a difference
+  const [low, high] = track.band === HEAT ? rangeOf(track) : [];
+  return track.band === HEAT && !(low < 0 || high > 0) && !(partner(track) && !isBlankOf(partner(track)));
+}
+
+const isBlankOf = (track) => { const [low, high] = rangeOf(track); return !(low < 0 || high > 0); };
 
 function rangeOf(track) {  // of the whole track
   if (!track.range) {
@@ -132,6 +157,18 @@ function rangeOf(track) {  // of the whole track
     for (const value of track.values) if (!Number.isNaN(value)) track.range = [Math.min(track.range[0], value), Math.max(track.range[1], value)];
   }
   return track.range;
+}
+
+function seenRange(episode, track) {  // of the steps in view
+  if (!state.view || track.band) return rangeOf(track);
+  const [a, b] = view(), [least, most] = track.values ? [track.values, track.values] : [track.low, track.high];
+  const range = [Infinity, -Infinity];
+  for (let i = 0; i < least.length; i++) {
+    if (Number.isNaN(least[i]) || startOf(episode, track, i) > b - (track.more ? 0 : 1) || endOf(episode, track, i) <= a) continue;
+    range[0] = Math.min(range[0], least[i]);
+    range[1] = Math.max(range[1], most[i]);
+  }
+  return range;
 }
 
 function partner(track) {
@@ -173,10 +210,11 @@ function runsOf(steps) {  // neighbouring steps as [first, last]
 function lane(tracks) {  // of one or several tracks, which then share a scale
   const [track] = tracks, pairs = tracks.flatMap((one) => [[shown, one, ""], ...(partner(one) ? [[other, partner(one), "second"]] : [])]);
   const middle = middleOf(tracks), colour = (one, i) => (tracks.length > 1 && !middle ? `hsl(${(i * 67 + 215) % 360} 65% 50%)` : `var(--${one.hue})`);
-  const ranges = pairs.map(([, one]) => rangeOf(one)).filter((range) => range[0] <= range[1]);
+  const ranges = pairs.map(([episode, one]) => seenRange(episode, one)).filter((range) => range[0] <= range[1]);
   const hasBars = track.hue === "rewards" && !track.band && tracks.length === 1, ends = hasBars && ranges.length ? [0] : [];
   const low = Math.min(...ends, ...ranges.map((range) => range[0])), high = Math.max(...ends, ...ranges.map((range) => range[1]));
   const each = track.every <= 1 ? "" : track.shares ? `; each column is the shares of ${track.every} steps` : `; each point is the lowest and the highest of ${track.every} steps`;
+  const isShared = tracks.length > 1 && tracks.every((one) => agentOf(one) !== null && quantityOf(one) === quantityOf(track));  // one quantity of several agents
   const names = tracks.map((one) => one.label).join(", "), note = noteOf(track), extent = ranges.length ? `${show(low)} to ${show(high)}` : "no numbers";
   const svg = element("svg", { viewBox: "0 0 1000 30", preserveAspectRatio: "none", role: "img", "aria-label": `${names}${note}, ${extent}${each}` });
   if (shown.lookback) svg.append(element("rect", { class: "before", x: xOf(firstStep(shown)), width: Math.max(xOf(0) - xOf(firstStep(shown)), 0), height: 30 }));
@@ -197,8 +235,10 @@ function lane(tracks) {  // of one or several tracks, which then share a scale
   });
   for (const one of tracks) {
     const mid = (cell) => startOf(shown, one, cell) + (one.more ? 0 : 0.5);
-    const odd = Object.entries(one.band === HEAT ? {} : one.odd).filter(([, words]) => /NaN|∞/.test(words)).map(([cell]) => `M${xOf(mid(Number(cell))).toFixed(1)} 22v8`);
-    svg.append(element("path", { class: "odd", d: odd.join("") }));
+    const odd = oddCells(one), at = (cell) => xOf(mid(cell)).toFixed(1);
+    svg.append(element("path", { class: "odd", d: odd.map(([cell]) => `M${at(cell)} 22v8`).join("") }));
+    const infinite = odd.filter(([, words]) => /∞/.test(words)).map(([cell, words]) => (/(^|[^-])∞/.test(words) ? `M${at(cell)} 0v30` : `M${at(cell)} 30v-30`));
+    if (infinite.length) svg.append(element("path", { class: "odd infinite", d: infinite.join("") }));
     const found = (one.marks ?? []).map(([at]) => `M${xOf(at + (one.more ? 0 : 0.5)).toFixed(1)} 0v7`);
     if (found.length) svg.append(element("path", { class: "found", d: found.join("") }));
     const steps = differences(one), x = (step) => xOf(Math.max(view()[0], Math.min(view()[1], step))).toFixed(1);
@@ -211,13 +251,27 @@ function lane(tracks) {  // of one or several tracks, which then share a scale
   drags(svg);
   const name = element("span", { class: "name", title: names + note + each });
   if (middle) name.append(element("i", { class: "swatch", style: `background:${colour(track, 0)}` }), track.label.split(" · ")[0], element("small", {}, ": mean, lowest and highest of the tokens"));
-  else tracks.forEach((one, i) => name.append(i ? ", " : "", element("i", { class: "swatch", style: `background:${colour(one, i)}` }), one.label));
+  else {
+    if (isShared) name.append(`${quantityOf(track)}: `);
+    tracks.forEach((one, i) => name.append(i ? ", " : "", element("i", { class: "swatch", style: `background:${colour(one, i)}` }), isShared ? agentOf(one) : one.label));
+    for (const one of tracks) name.append(...oddButton(one));
+  }
   if (note && !middle) name.append(element("small", {}, note));
   if (track.band === HEAT && tracks.length === 1 ) name.append(legend(track, low, high));
   const scale = element("span", { class: "scale" }, ...(ranges.length ? [...new Set([high, low])] : []).map((end) => element("span", { title: show(end) }, brief(end))));
-  const line = element("div", { class: "lane" }, name, menu(tracks), element("b", {}), scale, svg);
+  const line = element("div", { class: state.large.includes(track.label) ? "lane large" : "lane" }, name, menu(tracks), element("b", {}), scale, svg);
   line.tracks = tracks;
   return line;
+}
+
+const oddCells = (track) => Object.entries(track.band === HEAT ? {} : track.odd).filter(([, words]) => /NaN|∞/.test(words)).map(([cell, words]) => [Number(cell), words]);
+
+function oddButton(track) {  // to the first infinite number
+  const found = oddCells(track).find(([, words]) => /∞/.test(words));
+  if (!found) return [];
+  const step = startOf(shown, track, found[0]), button = element("button", { type: "button", class: "bad" }, `${found[1]} at step ${step}`);
+  button.addEventListener("click", () => move(step));
+  return [" ", button];
 }
 
 function menu(tracks) {  // what can be done with a lane
@@ -227,9 +281,13 @@ function menu(tracks) {  // what can be done with a lane
     button.addEventListener("click", () => { change(); save(); drawLanes(); });
     list.append(button);
   };
-  part.append(element("summary", { "aria-label": `menu of ${labels.join(", ")}`, title: "draw with another lane, or hide" }, "⋯"), list);
-  if (tracks.length > 1 && !middleOf(tracks)) add("draw each track in its own lane", () => { state.joined = state.joined.filter((label) => !labels.includes(label)); });
-  else if (chosenLanes()[0] !== tracks[0]) add("draw in the lane above", () => { state.joined = [...state.joined, ...labels]; });
+  part.append(element("summary", { "aria-label": `menu of ${labels.join(", ")}`, title: "draw large or with another lane, or hide" }, "⋯"), list);
+  if (!state.byQuantity) {
+    if (tracks.length > 1 && !middleOf(tracks)) add("draw each track in its own lane", () => { state.joined = joined().filter((label) => !labels.includes(label)); });
+    else if (chosenLanes()[0] !== tracks[0]) add("draw in the lane above", () => { state.joined = [...joined(), ...labels]; });
+  }
+  const isLarge = state.large.includes(labels[0]);
+  add(isLarge ? "small" : "large", () => { state.large = isLarge ? state.large.filter((label) => label !== labels[0]) : [...state.large, labels[0]]; });
   add("hide", () => { state.lanes = chosenLanes().map((track) => track.label).filter((label) => !labels.includes(label)); });
   part.addEventListener("focusout", (event) => { if (!part.contains(event.relatedTarget)) part.open = false; });
   part.addEventListener("keydown", (event) => { if (event.key === "Escape") { part.open = false; part.querySelector("summary").focus(); event.stopPropagation(); } });
@@ -237,10 +295,11 @@ function menu(tracks) {  // what can be done with a lane
 }
 
 const agentOf = (track) => track.agent ?? null;  // of a game
+const quantityOf = (track) => (agentOf(track) === null ? track.label : track.label.slice(agentOf(track).length + 1));
+const itemOf = (track) => track.label.replace(/\[\d+\]$/, "");  // the track of a lane
 
 function noteOf(track) {
   const notes = track.note ? [track.note] : [];
-  if (track.band === HEAT && track.label.split("/").includes("learner")) notes.push("gaps: learned after the policy had changed");
   const isFirst = track.hue === "observations" && shown.lanes.find((one) => one.hue === track.hue && agentOf(one) === agentOf(track)) === track;
   if (isFirst && find("back")) notes.push("as the environment gave it, before connectors");
   return notes.length ? ` (${notes.join("; ")})` : "";
@@ -312,15 +371,39 @@ function chosenLanes() {
   const labels = state.lanes, isChosen = (track) => state.agent !== null && agentOf(track) === state.agent;
   if (labels) return shown.lanes.filter((track) => labels.includes(track.label));
   if (isTalk(shown)) return shown.lanes.filter((track) => !isConstant(track));
-  const first = new Set([...shown.lanes.filter(isChosen), ...shown.lanes.filter((track) => !isChosen(track))].slice(0, SHOWN_LANES));
-  return shown.lanes.filter((track) => first.has(track));
+  const counts = new Map(), byAgent = new Map(), chosen = [], places = new Map();
+  for (const track of shown.lanes) counts.set(itemOf(track), (counts.get(itemOf(track)) ?? 0) + 1);
+  for (const track of shown.lanes) {  // of a wide track few lanes, after all others
+    const place = places.get(itemOf(track)) ?? 0, isWide = counts.get(itemOf(track)) > WIDE;
+    places.set(itemOf(track), place + 1);
+    if (isBlank(track) || (isWide && place >= SHOWN_OF_WIDE)) continue;
+    const { narrow, wide } = byAgent.get(agentOf(track)) ?? byAgent.set(agentOf(track), { narrow: [], wide: [] }).get(agentOf(track));
+    (isWide ? wide : narrow).push(track);
+  }
+  const lists = [...byAgent.values()].map(({ narrow, wide }) => [...narrow, ...wide]), first = lists.find((list) => isChosen(list[0]));
+  if (first) chosen.push(...first);
+  for (let k = 0; lists.some((list) => k < list.length); k++) chosen.push(...lists.filter((list) => list !== first && k < list.length).map((list) => list[k]));
+  const drawn = new Set(chosen.slice(0, SHOWN_LANES));
+  return shown.lanes.filter((track) => drawn.has(track));
+}
+
+const VALUES = /(^|\/)learner\/values$/, TARGETS = /(^|\/)learner\/value_targets$/;
+
+function joined() {  // labels of the tracks that are drawn in the lane above; by default a value and its target are in one
+  if (state.joined) return state.joined;
+  const pairs = [[VALUES, TARGETS], [TARGETS, VALUES]];
+  return chosenLanes().filter((track, i, all) => i && agentOf(all[i - 1]) === agentOf(track) && pairs.some(([a, b]) => a.test(all[i - 1].label) && b.test(track.label))).map((track) => track.label);
 }
 
 function lanesOfTracks() {  // lists of tracks, one for each lane
-  const lanes = [];
+  const lanes = [], below = joined(), named = new Map();
+  if (state.byQuantity && shown.turns) {
+    for (const track of chosenLanes()) named.set(quantityOf(track), [...(named.get(quantityOf(track)) ?? []), track]);
+    return [...named.values()].flatMap((tracks) => (tracks.some((track) => track.band) ? tracks.map((track) => [track]) : [tracks]));
+  }
   for (const track of chosenLanes()) {
     const isPart = isTalk(shown) && lanes.length && /^(mean|highest)$/.test(partOf(track)) && lanes.at(-1)[0].label.startsWith(`${track.label.slice(0, -partOf(track).length)}`);
-    if (lanes.length && (isPart || state.joined.includes(track.label))) lanes.at(-1).push(track);
+    if (lanes.length && (isPart || below.includes(track.label))) lanes.at(-1).push(track);
     else lanes.push([track]);
   }
   return lanes;
@@ -346,17 +429,43 @@ function constants() {  // of a conversation: tracks that are one number, in wor
   return words.size ? [element("p", { class: "note" }, `equal in all turns: ${[...words].map(([name, numbers]) => `${name} ${numbers.join(", ")}`).join(" · ")}`)] : [];
 }
 
+function leftOut() {  // by default: the tracks of which not all lanes are drawn, with buttons
+  if (state.lanes || isTalk(shown)) return [];
+  const drawn = new Set(chosenLanes()), items = new Map(), parts = [];
+  for (const track of shown.lanes.filter((one) => !drawn.has(one))) items.set(itemOf(track), [...(items.get(itemOf(track)) ?? []), track]);
+  for (const [item, tracks] of [...items].slice(0, NAMED_TRACKS)) {
+    const total = shown.lanes.filter((track) => itemOf(track) === item).length, blank = tracks.every(isBlank);
+    const why = blank ? `: ${knownOf(tracks[0]) ? `0 at all ${counted(knownOf(tracks[0]), "known step")}` : "no step can be compared"}` : total > 1 ? ` (${tracks.length} of ${counted(total, "lane")})` : "";
+    const button = element("button", { type: "button", title: "draw" }, `${item}${why}`);
+    button.addEventListener("click", () => { state.lanes = shown.lanes.filter((track) => drawn.has(track) || tracks.includes(track)).map((track) => track.label); save(); drawLanes(); });
+    parts.push(" ", button);
+  }
+  const more = items.size - NAMED_TRACKS;
+  return parts.length ? [element("p", { id: "left" }, "left out:", ...parts, more > 0 ? ` and ${counted(more, "more track")}, listed below` : "")] : [];
+}
+
+function modes() {  // of a game: the lanes of each agent, or of each quantity
+  if (!shown.turns) return [];
+  const buttons = [[false, "by agent"], [true, "by quantity"]].map(([value, words]) => {
+    const button = element("button", { type: "button", "aria-pressed": String(state.byQuantity === value) }, words);
+    button.addEventListener("click", () => { state.byQuantity = value; save(); drawLanes(); [...document.querySelectorAll("#modes button")].find((one) => one.textContent === words).focus(); });
+    return button;
+  });
+  return [element("p", { id: "modes" }, "lanes ", ...buttons)];
+}
+
 function groups(lines) {  // lanes by the first part of their path; a group of several can be closed
   const named = new Map();
   for (const line of lines) {
-    const [track] = line.tracks, name = agentOf(track) ?? track.label.split(/[/[]/)[0];
+    const [track] = line.tracks, name = (state.byQuantity ? null : agentOf(track)) ?? quantityOf(track).split(/[/[]/)[0];
     named.set(name, [...(named.get(name) ?? []), line]);
   }
   const total = (name) => shown.lanes.filter((track) => agentOf(track) === name).length;
   return [...named].map(([name, members]) => {
     const drawn = members.flatMap((line) => line.tracks).length;
-    if (members.length === 1 && !shown.turns) return members[0];
-    const isOpen = !state.closed.includes(name), group = element("details", { class: name === state.agent ? "group current" : "group", ...(isOpen ? { open: "" } : {}) }, element("summary", {}, `${name} · ${shown.turns && total(name) > drawn ? `${drawn} of ` : ""}${counted(shown.turns ? total(name) : members.length, "lane")}`), ...members);
+    const isOfAgent = shown.turns && !state.byQuantity;
+    if (members.length === 1 && !isOfAgent) return members[0];
+    const isOpen = !state.closed.includes(name), group = element("details", { class: name === state.agent ? "group current" : "group", ...(isOpen ? { open: "" } : {}) }, element("summary", {}, `${name} · ${isOfAgent && total(name) > drawn ? `${drawn} of ` : ""}${counted(isOfAgent ? total(name) : members.length, "lane")}`), ...members);
     group.addEventListener("toggle", () => { state.closed = group.open ? state.closed.filter((one) => one !== name) : [...new Set([...state.closed, name])]; });
     return group;
   });
@@ -364,12 +473,25 @@ function groups(lines) {  // lanes by the first part of their path; a group of s
 
 function drawLanes() {
   find("axis").replaceChildren(axis());
-  find("lanes").replaceChildren(...turnLanes(), ...groups(lanesOfTracks().map(lane)), ...constants());
+  find("lanes").replaceChildren(...turnLanes(), ...modes(), ...groups(lanesOfTracks().map(lane)), ...constants(), ...leftOut());
   move(state.step, false);
 }
 
+function agentButton(turn) {
+  const button = element("button", { type: "button", "aria-pressed": String(turn.agent === state.agent), title: `open the lanes of ${turn.agent} alone` }, turn.agent);
+  button.addEventListener("click", () => {
+    openAgent(turn.agent === state.agent ? null : turn.agent);
+    save();
+    drawLanes();
+    [...document.querySelectorAll("#lanes .agent button")].find((one) => one.textContent === turn.agent).focus();
+  });
+  return element("span", { class: turn.agent === state.agent ? "agent current" : "agent", title: turn.agent }, button, element("small", {}, ` return ${show(turn.return)}, ${turn.ending}`));
+}
+
 function turnLanes() {  // of a game: who observes (above) and who acts (below) at which step
-  return (shown.turns ?? []).map((turn) => {
+  const turns = shown.turns ?? [], isAlways = ({ observed, acted }) => acted.length >= shown.length && observed.length > acted.length;
+  if (turns.length && turns.every(isAlways)) return [element("p", { id: "agents" }, ...turns.map(agentButton), element("small", {}, "All act at every step."))];
+  return turns.map((turn) => {
     const svg = element("svg", { viewBox: "0 0 1000 30", preserveAspectRatio: "none", role: "img", "aria-label": `${turn.agent}: ${counted(turn.observed.length, "observation")}, ${counted(turn.acted.length, "action")}` });
     const [a, b] = view(), ticks = (times, y) => Array.from(times).filter((at) => a <= at && at <= b).map((at) => `M${xOf(at).toFixed(1)} ${y}v11`).join("");
     svg.append(element("path", { class: "observes", d: ticks(turn.observed, 2), stroke: "var(--observations)" }));
@@ -378,14 +500,8 @@ function turnLanes() {  // of a game: who observes (above) and who acts (below) 
     if (turn.ending !== "ongoing" && turn.ending !== "cut") svg.append(element("path", { class: "ends", d: `M${xOf(last).toFixed(1)} 0v30`, stroke: `var(--${kind})`, "data-step": last }));
     svg.append(element("rect", { class: "drag", height: 30, width: 0 }), element("line", { class: "cursor", y1: -2, y2: 32 }));
     drags(svg);
-    const button = element("button", { type: "button", "aria-pressed": String(turn.agent === state.agent), title: `open the lanes of ${turn.agent} alone` }, turn.agent);
-    button.addEventListener("click", () => {
-      openAgent(turn.agent === state.agent ? null : turn.agent);
-      save();
-      drawLanes();
-      [...document.querySelectorAll("#lanes .turn button")].find((one) => one.textContent === turn.agent).focus();
-    });
-    const name = element("span", { class: "name", title: turn.agent }, button, element("small", {}, ` return ${show(turn.return)}, ${turn.ending}`));
+    const name = agentButton(turn);
+    name.classList.add("name");
     const line = element("div", { class: turn.agent === state.agent ? "lane turn current" : "lane turn" }, name, element("span", {}), element("b", {}), element("span", { class: "scale" }, element("span", {}, "obs"), element("span", {}, "act")), svg);
     line.turn = turn;
     return line;
@@ -405,7 +521,9 @@ function picker() {
   });
   const left = shown.left ? [element("p", {}, `${shown.left.toLocaleString("en")} more numbers are not on this page`)] : [];
   const summary = element("summary", {}, `${chosen.size} of ${tracks.length + shown.left} tracks`);
-  return element("details", { id: "picker" }, summary, element("div", {}, ...boxes), ...left);
+  const search = element("input", { type: "search", placeholder: "search", "aria-label": "search tracks" });
+  search.addEventListener("input", () => { for (const box of boxes) box.hidden = !box.textContent.toLowerCase().includes(search.value.trim().toLowerCase()); });
+  return element("details", { id: "picker" }, summary, ...(tracks.length > WIDE ? [search] : []), element("div", {}, ...boxes), ...left);
 }
 
 function turns() {  // texts of an episode in the order of its steps
@@ -455,8 +573,16 @@ function heading(episode) {
   const name = element("span", { title: episode.title }, briefId(episode.title ?? ""));
   if (isTalk(episode)) return talkHeading(episode);
   if (episode.ending === undefined) return element("h2", {}, name);
-  const words = `${counted(episode.length, "step")}, return ${show(episode.return)}${episode.started ? `, from t ${episode.started}` : ""}, `;
-  return element("h2", {}, name, element("small", {}, words, element("i", { class: kindOf(episode.ending) }, episode.ending)));
+  const words = [`${counted(episode.length, "step")}, return `, typeof episode.return === "number" && Number.isFinite(episode.return) ? show(episode.return) : element("b", { class: "bad" }, show(episode.return)), `${episode.started ? `, from t ${episode.started}` : ""}, `];
+  return element("h2", {}, name, element("small", {}, ...words, element("i", { class: kindOf(episode.ending) }, episode.ending), sampledBy(episode)));
+}
+
+function sampledBy(episode) {  // worker and policy version, as far as they are recorded
+  const row = rowOf(episode === shown ? state.episode : state.other), { policy_version_min: from, policy_version_max: to } = table.columns;
+  if (row < 0) return "";
+  const worker = named.worker?.[row], isKnown = worker !== null && worker !== undefined && !Number.isNaN(worker);
+  const version = from && to && from[row] >= 0 ? ` policy version ${from[row]}${to[row] === from[row] ? "" : ` to ${to[row]}`}` : "";
+  return isKnown || version ? `, sampled${isKnown ? ` by worker ${show(worker)}` : ""}${version ? ` with${version}` : ""}` : "";
 }
 
 function learnedIn() {  // the updates of the run that learned from the episode
@@ -471,7 +597,7 @@ function learnedIn() {  // the updates of the run that learned from the episode
   if (!sums.size) return [element("p", { id: "learned" }, `None of the updates ${extent.join(" to ")} learned from it.`)];
   const run = location.pathname.split("/").at(-3), links = [...sums].map(([key, { num, agents }]) => {
     const [update, module] = JSON.parse(key), query = module ? `?${new URLSearchParams({ module })}` : "";
-    return [element("a", { href: `../../../updates/${run}/${update}${query}` }, `update ${update}`), ` (${counted(num, "step")}${agents.length ? ` of ${agents.join(", ")}` : ""})`];
+    return [element("a", { href: `../../../updates/${run}/${update}${query}` }, `update ${update}`), ` (${counted(num, agents.length ? "agent step" : "step")}${agents.length ? ` of ${agents.join(", ")}` : ""})`];
   });
   const left = links.length - MOST_UPDATES, shownLinks = links.slice(-MOST_UPDATES).flatMap((link, i) => (i ? [", ", ...link] : link));
   return [element("p", { id: "learned" }, left > 0 ? `Learned from by ${links.length} of the updates ${extent.join(" to ")}, last by ` : "Learned from by ", ...shownLinks)];

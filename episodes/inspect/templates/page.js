@@ -1,7 +1,7 @@
 // The page: its state, which is in the address too, the choice of episodes, the keyboard, and the server if there is one.
 
 const live = document.body.dataset.live === "yes";
-const state = { stepOfAgent: null, filter: "", ending: "", sort: null, down: false, isListed: true, episode: null, other: null, agent: null, step: 0, view: null, lanes: null, joined: [], closed: [], tolerance: 0, speed: 20, loop: false, token: null, isLinked: false, colour: "", siblings: true, areTracksOpen: false };
+const state = { stepOfAgent: null, filter: "", ending: "", sort: null, down: false, isListed: true, episode: null, other: null, agent: null, step: 0, view: null, lanes: null, joined: null, closed: [], tolerance: 0, speed: 20, loop: false, token: null, isLinked: false, colour: "", siblings: true, areTracksOpen: false, isComparing: false, large: [], byQuantity: false };
 const blocks = new Map();  // decoded blocks of the episodes in this file, by index
 let version = null;
 let requests = 0;
@@ -33,18 +33,20 @@ function listFrom(text) {
 let saving = null;
 
 function save() {  // browsers limit how often the address may change
-  if (saving === null) saving = setTimeout(() => { saving = null; saveNow(); }, 120);
+  if (saving === null) saving = setTimeout(saveNow, 120);
 }
 
-function saveNow() {
+function saveNow(isNew = false) {  // `isNew`: Back returns to the address before
+  clearTimeout(saving);
+  saving = null;
   const parts = {
     filter: state.filter, ending: state.ending, sort: state.sort ? `${state.down ? "-" : ""}${state.sort}` : "", episode: keyText(state.episode),
     list: state.isListed && state.episode ? "yes" : "", other: keyText(state.other), agent: shown?.turns && state.agent ? state.agent : "", step: state.step || "", view: state.view?.join(",") ?? "", lanes: state.lanes ? JSON.stringify(state.lanes) : "",
-    joined: state.joined.length ? JSON.stringify(state.joined) : "", tolerance: state.tolerance || "",
-    token: state.token ?? "", colour: state.colour,
+    joined: state.joined ? JSON.stringify(state.joined) : "", tolerance: state.tolerance || "", large: state.large.length ? JSON.stringify(state.large) : "",
+    token: state.token ?? "", colour: state.colour, by: state.byQuantity ? "quantity" : "",
   };
   const query = new URLSearchParams(Object.entries(parts).filter(([, value]) => value !== ""));
-  history.replaceState(null, "", `#${query}`);
+  history[isNew ? "pushState" : "replaceState"](null, "", `#${query}`);
 }
 
 function load() {
@@ -54,7 +56,7 @@ function load() {
     filter: query.get("filter") ?? "", ending: query.get("ending") ?? "", sort: sort.replace(/^-/, "") || null, down: sort.startsWith("-"),
     episode: keyFrom(query.get("episode")), other: keyFrom(query.get("other")), step: Number(query.get("step")) || 0,
     view: numbers.length === 2 && numbers[0] < numbers[1] ? numbers : null, lanes: listFrom(query.get("lanes")),
-    joined: listFrom(query.get("joined")) ?? [], tolerance: Math.max(Number(query.get("tolerance")) || 0, 0),
+    joined: listFrom(query.get("joined")), large: listFrom(query.get("large")) ?? [], byQuantity: query.get("by") === "quantity", tolerance: Math.max(Number(query.get("tolerance")) || 0, 0),
     token: /^\d+$/.test(query.get("token") ?? "") ? Number(query.get("token")) : null, colour: query.get("colour") ?? "",
   });
   state.agent = query.get("agent");
@@ -117,17 +119,21 @@ async function episodeOf(key) {
   return { title: key.id, ...episode, lanes };
 }
 
-async function choose(row, isOther = false) {
-  await chooseKey(keyOf(row), isOther);
+async function choose(row, isOther = false, isNew = true) {
+  await chooseKey(keyOf(row), isOther, isNew);
 }
 
-async function chooseKey(key, isOther = false) {
+async function chooseKey(key, isOther = false, isNew = false) {  // whether no other one was chosen meanwhile; `isNew`: Back returns to the episodes before
   const request = ++requests;
+  const isSame = isOther ? keyText(state.other) === keyText(key) : keyText(state.episode) === keyText(key) && state.other === null;
+  if (isNew) saveNow();
+  state.isComparing = false;
   if (isOther) state.other = key;
   else Object.assign(state, { episode: key, other: null, ...(state.episode && keyText(state.episode) === keyText(key) ? {} : { view: null, token: null }) });
+  if (isNew && !isSame) saveNow(true);
   drawRows();
   const episode = await episodeOf(key);
-  if (request !== requests) return;  // another episode was chosen meanwhile
+  if (request !== requests) return false;
   if (isOther) other = episode.isMissing ? null : episode;
   else [shown, other] = [episode, null];
   const turn = !isOther && state.stepOfAgent && shown.turns?.find((one) => one.id === state.stepOfAgent.id);
@@ -141,6 +147,7 @@ async function chooseKey(key, isOther = false) {
   draw();
   if (isLinked) document.querySelector(".group.current > summary")?.scrollIntoView({ block: "nearest" });
   save();
+  return true;
 }
 
 function drawPlace() {  // in place of the table, where the episode is in it
@@ -153,14 +160,21 @@ function drawPlace() {  // in place of the table, where the episode is in it
   };
   const all = element("button", { type: "button" }, `all ${noun}s`);
   all.addEventListener("click", () => { state.isListed = true; save(); drawRows(); reveal(rowOf(state.episode)); find("rows").focus(); });
+  const compare = element("button", { type: "button", title: `then choose a second ${noun}` }, "compare");
+  compare.addEventListener("click", () => { all.click(); compareNext(true); });
   const words = at < 0 ? "" : `${noun} ${(at + 1).toLocaleString("en")} of ${order.length.toLocaleString("en")}`;
-  find("place").replaceChildren(element("span", {}, words), step(at - 1, "previous"), step(at + 1, "next"), all);
+  find("place").replaceChildren(element("span", {}, words), step(at - 1, "previous"), step(at + 1, "next"), ...(table.num > 1 ? [compare] : []), all);
 }
 
-function follow(row) {
+function compareNext(isOn) {  // the next episode that is chosen is compared with the one that is shown
+  state.isComparing = isOn && state.episode !== null;
+  drawRows();
+}
+
+function follow(row, isNew = true) {
   if (row === undefined) return;
   reveal(row);
-  choose(row);
+  choose(row, false, isNew);
 }
 
 // --- keyboard and forms -----------------------------------------------------------------------------------------
@@ -168,7 +182,12 @@ function follow(row) {
 find("rows").addEventListener("keydown", (event) => {
   const at = order.indexOf(rowOf(state.episode)), page = Math.max(1, Math.floor(find("rows").clientHeight / ROW_HEIGHT) - 2);
   const to = { ArrowDown: at + 1, ArrowUp: Math.max(at - 1, 0), PageDown: Math.min(at + page, order.length - 1), PageUp: Math.max(at - page, 0), Home: 0, End: order.length - 1 }[event.key];
-  if (to !== undefined) { follow(order[to]); event.preventDefault(); event.stopPropagation(); }
+  if (to !== undefined) {
+    if (state.isComparing && order[to] !== undefined) { reveal(order[to]); choose(order[to], true); } else follow(order[to], false);
+    event.preventDefault();
+    event.stopPropagation();
+  }
+  if (event.key === "Escape") compareNext(false);
   if (event.key === "Enter" && shown) { find("episode").focus(); event.preventDefault(); }
 });
 
@@ -183,7 +202,9 @@ document.addEventListener("keydown", (event) => {
 });
 
 find("fold").addEventListener("click", () => { state.isListed = false; save(); drawRows(); find("place").querySelector("button:last-child").focus(); });
+find("compare").addEventListener("click", () => compareNext(!state.isComparing));
 find("rows").addEventListener("scroll", () => requestAnimationFrame(drawRows));
+addEventListener("resize", markClipped);
 find("filters").addEventListener("submit", (event) => event.preventDefault());
 for (const [id, name] of [["words", "filter"], ["ending", "ending"]]) {
   find(id).addEventListener("input", () => {
@@ -240,21 +261,27 @@ async function open() {
   else refresh(decode(await inflate(embedded("table"))));
   const first = order[0];
   if (state.episode) {
-    const second = state.other, zoomed = state.view;
-    await chooseKey(state.episode);
-    if (second) await chooseKey(second, true);
-    if (zoomed) await zoom(...zoomed);
+    await restore();
     reveal(rowOf(state.episode));
-  } else if (first !== undefined) await choose(first);
+  } else if (first !== undefined) await choose(first, false, false);
   document.body.dataset.ready = "yes";
   if (live) setTimeout(followServer, 1000);
 }
 
-addEventListener("hashchange", async () => {
+async function restore() {  // the episodes of the address
+  const second = state.other, zoomed = state.view, choosing = chooseKey(state.episode);
+  state.other = second;
+  if (!(await choosing) || (second && !(await chooseKey(second, true)))) return;  // another address meanwhile
+  if (zoomed) await zoom(...zoomed);
+}
+
+addEventListener("popstate", async () => {  // at once, since a later save would write the old state to the new address
+  clearTimeout(saving);
+  saving = null;
   load();
   arrange();
   overview();
   drawHeads();
-  if (state.episode) await chooseKey(state.episode);
+  if (state.episode) await restore();
 });
 open();

@@ -1,9 +1,17 @@
 // The table of episodes: columns, filter, order, and rows of which only the visible ones are in the document.
 
-const ROW_HEIGHT = 29, FIRST_COLUMNS = ["id", "length", "return", "ending", "t_started", "agent_id", "num_agents"];
-const HEADS = { t_started: "from t", agent_id: "agent", num_agents: "agents" };
+const ROW_HEIGHT = 29, CUSTOM = "custom_data/", TRAINING_STEP = `${CUSTOM}num_steps`;
+const FIRST_COLUMNS = ["id", "length", "return", "ending", "t_started", "agent_id", "num_agents", "update", "worker", "log_ratio", "advantage"];
+const TITLES = {
+  t_started: "first step of the chunk in its episode", update: "the newest update that learned from it", worker: "the worker that sampled it",
+  log_ratio: "mean of |log(probability of the action when learned / when sampled)|, at the first gradient step of that update", advantage: "mean advantage of its steps in that update",
+  [TRAINING_STEP]: "environment steps of the run when it was sampled", [`${CUSTOM}kept_as`]: "why it was kept",
+};
 let table = { num: 0, columns: {} };
+let named = {};  // the columns by the names of conditions: those of custom data also by their own
+let natural = [];  // the rows in the order of the training, or of the data set
 let order = [];  // indices of the rows that match the filter, in the chosen order
+let readable = "";  // the last condition that could be evaluated
 
 function addRows(message) {  // the rows from `message.begin` on are replaced
   const columns = {};
@@ -11,10 +19,18 @@ function addRows(message) {  // the rows from `message.begin` on are replaced
     const texts = part.texts ? Array.from(part.codes, (code) => (code ? part.texts[code - 1] : null)) : null;
     const flags = part.flags ? Array.from(part.flags, Boolean) : null;
     const values = texts ?? flags ?? part.values;
-    columns[name] = message.begin ? [...Array.prototype.slice.call(table.columns[name] ?? [], 0, message.begin), ...values] : values;
+    const before = table.columns[name];  // none of a column that is empty in all earlier rows
+    columns[name] = message.begin ? [...Array.from({ length: message.begin }, (_, row) => before?.[row] ?? null), ...values] : values;
   }
   table = { ...message, columns };
+  const short = Object.keys(columns).filter((name) => name.startsWith(CUSTOM)).map((name) => [name.slice(CUSTOM.length), columns[name]]);
+  named = { ...Object.fromEntries(short), ...columns };
+  const steps = columns[TRAINING_STEP];
+  natural = [...Array(table.num).keys()];
+  if (steps && natural.every((row) => Number.isFinite(steps[row]))) natural.sort((a, b) => steps[a] - steps[b] || a - b);
 }
+
+const headOf = (name) => (name.startsWith(CUSTOM) && named[name.slice(CUSTOM.length)] === table.columns[name] ? name.slice(CUSTOM.length) : name);
 
 function keyOf(row) {
   const { id, t_started, agent_id, nth } = table.columns;
@@ -30,81 +46,93 @@ function rowOf(key) {  // -1 if there is no such episode
   return -1;
 }
 
-const isCondition = (text) => /[<>=!()'"]|\b(and|or|not)\b/.test(text) || text in table.columns;
+const isCondition = (text) => /[<>=!()'"]|\b(and|or|not)\b/.test(text) || text in named;
+
+function evaluate(text) {  // the rows for which a condition is true
+  const matches = condition(text, named);
+  return natural.filter((row) => matches(row));
+}
 
 function filtered() {
   const text = state.filter.trim(), { id, ending, agent_id } = table.columns;
+  const isEnding = (row) => !state.ending || ending[row].includes(state.ending);
   find("error").textContent = "";
-  let matches = () => true;
-  if (text && isCondition(text)) {
-    try {
-      matches = condition(text, table.columns);
-      for (let row = 0; row < Math.min(table.num, 1); row++) matches(row);
-    } catch (error) {
-      find("error").textContent = `${error.message}`;
-      matches = () => false;
-    }
-  } else if (text) {
+  if (!text) readable = "";
+  if (!text || !isCondition(text)) {
     const part = text.toLowerCase();
-    matches = (row) => `${id[row]} ${ending[row]} ${agent_id?.[row] ?? ""}`.toLowerCase().includes(part);
+    return natural.filter((row) => isEnding(row) && (!text || `${id[row]} ${ending[row]} ${agent_id?.[row] ?? ""}`.toLowerCase().includes(part)));
   }
-  const rows = [];
+  let rows = natural;
   try {
-    for (let row = 0; row < table.num; row++) {
-      if ((!state.ending || ending[row].includes(state.ending)) && matches(row)) rows.push(row);
-    }
-  } catch (error) {
-    find("error").textContent = `this cannot be evaluated for these episodes: ${error.message}`;
-    return [];
+    rows = evaluate(text);
+    readable = text;
+  } catch (error) {  // while it is typed, the rows of the last one stay
+    try { rows = readable ? evaluate(readable) : natural; } catch { readable = ""; }
+    find("error").textContent = `${error.message}; the table still shows ${readable || "all rows"}`;
   }
-  return rows;
+  return rows.filter(isEnding);
 }
 
 function arrange() {
   order = filtered();
-  const column = table.columns[state.sort];
+  const column = named[state.sort];
   if (column) {
     const sign = state.down ? -1 : 1, isOdd = (value) => value === null || value === undefined || Number.isNaN(value);
     order.sort((a, b) => {
       const [x, y] = [column[a], column[b]];
-      if (isOdd(x) || isOdd(y)) return isOdd(x) - isOdd(y) || a - b;
-      return (typeof x === "string" ? sign * x.localeCompare(y) : sign * (x - y)) || a - b;
+      if (isOdd(x) || isOdd(y)) return isOdd(x) - isOdd(y);
+      return typeof x === "string" ? sign * x.localeCompare(y) : sign * (x - y);
     });
   }
   find("count").textContent = `${order.length.toLocaleString("en")} of ${table.num.toLocaleString("en")}`;
-  const texts = table.num ? ["no episode matches the filter"] : [live ? "no episodes yet: waiting for a writer" : "the data set has no episodes"];
-  find("empty").textContent = order.length ? "" : texts[0];
+  const text = state.filter.trim(), noun = table.columns.num_agents ? "game" : "episode";
+  const unmatched = text && !isCondition(text) ? `no id, ending or agent contains ${JSON.stringify(text)}; a condition is, for example: return > 100` : `no ${noun} matches the filter`;
+  const none = live ? `no ${noun}s yet: waiting for a writer` : "the data set has no episodes";
+  find("empty").textContent = order.length ? "" : table.num ? unmatched : none;
   drawRows();
 }
 
+const isSame = (a, b) => a === b || (Number.isNaN(a) && Number.isNaN(b));
+
 function shownColumns() {
-  const names = Object.keys(table.columns), differs = (a, b) => a && b && a.some((value, i) => value !== b[i] && !(Number.isNaN(value) && Number.isNaN(b[i])));
-  const { columns } = table;
+  const { columns } = table, names = Object.keys(columns), differs = (a, b) => a && b && a.some((value, i) => !isSame(value, b[i]));
   const whole = differs(columns.episode_return, columns.return) ? ["episode_return"] : [];
   const isUseful = (name) => names.includes(name) && !(name === "t_started" && columns.t_started.every((start) => start === 0));
-  return [...FIRST_COLUMNS.filter(isUseful), ...whole, ...names.filter((name) => name.startsWith("custom_data/")).slice(0, 4)];
+  const all = [...FIRST_COLUMNS.filter(isUseful), ...whole, ...names.filter((name) => name.startsWith(CUSTOM))];
+  const isConstant = (name) => table.num > 1 && !["id", "return"].includes(name) && !Array.prototype.some.call(columns[name], (value) => !isSame(value, columns[name][0]));
+  return { varied: all.filter((name) => !isConstant(name)), constant: all.filter(isConstant) };
 }
 
 function drawHeads() {
-  document.querySelector("#rows thead tr").replaceChildren(...shownColumns().map((name) => {
-    const button = element("button", { type: "button", "data-column": name }, HEADS[name] ?? name.replace("custom_data/", ""));
+  const { varied, constant } = shownColumns(), first = (name) => table.columns[name][0];
+  const same = constant.flatMap((name, i) => [i ? ", " : "", element("span", { title: TITLES[name] }, `${headOf(name)} ${cellText(first(name)) || "none"}`)]);
+  find("same").replaceChildren(...(same.length ? ["the same in all rows: ", ...same] : []));
+  document.querySelector("#rows thead tr").replaceChildren(...varied.map((name) => {
+    const button = element("button", { type: "button", "data-column": name, title: TITLES[name] }, headOf(name));
     button.addEventListener("click", () => {
-      const isNumber = typeof table.columns[name][0] === "number";
-      Object.assign(state, { sort: name, down: state.sort === name ? !state.down : isNumber });
+      const isNumber = typeof table.columns[name].find?.((value) => value !== null) === "number", isLast = state.sort === name && state.down !== isNumber;
+      Object.assign(state, { sort: isLast ? null : name, down: state.sort === name ? !isNumber : isNumber });  // the third time: the order of the table
       drawHeads();
       arrange();
       save();
       document.querySelector(`th button[data-column="${CSS.escape(name)}"]`).focus();
     });
     const sorted = state.sort !== name ? "none" : state.down ? "descending" : "ascending";
-    const isText = typeof table.columns[name][0] === "string";
+    const isText = Array.prototype.some.call(table.columns[name], (value) => typeof value === "string");
     return element("th", { scope: "col", "aria-sort": sorted, class: isText ? "text" : "" }, button);
   }));
 }
 
+const cellText = (value) => (typeof value === "string" ? briefId(value) : Number.isNaN(value) ? "–" : show(value));
+
+function markClipped() {  // whether there are further columns to the right
+  const box = find("rows");
+  box.classList.toggle("clipped", box.scrollWidth > box.clientWidth + box.scrollLeft + 2);
+}
+
 function drawRows() {
   drawPlace();
-  const box = find("rows"), names = shownColumns(), chosen = rowOf(state.episode), other = rowOf(state.other);
+  const box = find("rows"), names = shownColumns().varied, chosen = rowOf(state.episode), other = rowOf(state.other);
   const first = Math.max(0, Math.min(Math.floor(box.scrollTop / ROW_HEIGHT) - 10, order.length - 1));
   const rows = order.slice(first, first + Math.ceil(box.clientHeight / ROW_HEIGHT) + 30);
   find("above").firstElementChild.style.height = `${first * ROW_HEIGHT}px`;
@@ -112,17 +140,21 @@ function drawRows() {
   find("body").replaceChildren(...rows.map((row) => {
     const cells = names.map((name) => {
       const value = table.columns[name][row];
-      const kind = name === "ending" ? kindOf(value) : typeof value === "string" ? "text" : "";
-      const isText = typeof value === "string";
-      return element("td", { class: kind, title: isText ? value : undefined }, isText ? briefId(value) : show(value));
+      const isOdd = ["return", "episode_return"].includes(name) && !Number.isFinite(value), isText = typeof value === "string";
+      const kind = name === "ending" ? kindOf(value) : isText ? "text" : isOdd ? "bad" : "";
+      return element("td", { class: kind, "data-column": name, title: isText ? value : isOdd ? "not a finite number" : undefined }, isOdd ? show(value) : cellText(value));
     });
     const line = element("tr", { id: `row-${row}`, "aria-selected": String(row === chosen), class: row === other ? "other" : "" }, ...cells);
+    line.addEventListener("mousedown", (event) => { if (event.shiftKey) event.preventDefault(); });  // which would select text
     line.addEventListener("click", (event) => {
-      if (event.shiftKey && chosen >= 0 && row !== chosen) choose(row, true);
-      else choose(row);
+      const isOther = (event.shiftKey || state.isComparing) && chosen >= 0 && row !== chosen;
+      choose(row, isOther);
     });
     return line;
   }));
+  find("compare").setAttribute("aria-pressed", String(state.isComparing));
+  find("compare").disabled = table.num < 2;
+  markClipped();
   box.setAttribute("aria-activedescendant", chosen < 0 ? "" : `row-${chosen}`);
 }
 
@@ -140,9 +172,9 @@ function brief(value) {  // at most 8 characters, if few digits say about the sa
 
 // --- charts of all episodes ---------------------------------------------------------------------------------------
 
-const MOST_DOTS = 2000, DENSE_X = 40, DENSE_Y = 12;  // of more episodes, a chart has cells that are as dark as they are full
+const MOST_DOTS = 2000, GROUPS = 40;  // of more episodes, a chart has the quantiles of groups
 
-function chart(title, values) {  // returns or lengths in the order of the table
+function chart(title, values) {  // returns or lengths in the natural order of the table
   const num = table.num, { ending } = table.columns, isChosen = new Uint8Array(num).fill(order.length === num ? 1 : 0);
   if (order.length < num) for (const row of order) isChosen[row] = 1;
   let low = Infinity, high = -Infinity, least = Infinity, most = -Infinity, odd = 0, sum = 0, lowest = -1, highest = -1;  // low and high are of all episodes, the others of the chosen ones
@@ -154,9 +186,11 @@ function chart(title, values) {  // returns or lengths in the order of the table
     if (value > high) [high, highest] = [value, row];
   }
   const svg = element("svg", { viewBox: "0 0 600 96", preserveAspectRatio: "none", role: "img", "aria-label": title });
-  const xAt = (row) => 4 + 592 * row / Math.max(num - 1, 1), yAt = (value) => height(value, low, high, 6, 90);
-  const isDense = num > MOST_DOTS, parts = isDense ? [lowest, highest].filter((row) => row >= 0) : [...Array(num).keys()].filter((row) => Number.isFinite(values[row]));
-  if (isDense) density(svg, values, isChosen, low, high);
+  const placeOf = new Int32Array(num);
+  natural.forEach((row, place) => { placeOf[row] = place; });
+  const xAt = (row) => 4 + 592 * placeOf[row] / Math.max(num - 1, 1), yAt = (value) => height(value, low, high, 6, 90);
+  const isDense = num > MOST_DOTS, parts = isDense ? [lowest, highest].filter((row) => row >= 0) : natural.filter((row) => Number.isFinite(values[row]));
+  if (isDense) svg.append(...quantiles(values, isChosen, yAt));
   const paths = new Map();
   for (const row of parts) {
     const key = `${kindOf(ending[row])} ${isChosen[row] ? "" : "faint"}`;
@@ -166,7 +200,9 @@ function chart(title, values) {  // returns or lengths in the order of the table
     const [kind, faint] = key.split(" ");
     svg.append(element("path", { d, class: `dots ${faint}`, stroke: `var(--${kind})`, "stroke-width": 5, "stroke-linecap": "round", fill: "none" }));
   }
-  if (num > 20) svg.append(element("path", { class: "mean", d: meanLine(values, isChosen, xAt, yAt) }));
+  const infinite = natural.filter((row) => isChosen[row] && !Number.isFinite(values[row]) && !Number.isNaN(values[row]));
+  const ends = infinite.map((row) => (values[row] > 0 ? `M${xAt(row).toFixed(1)} -2l-5 8h10z` : `M${xAt(row).toFixed(1)} 98l-5 -8h10z`));
+  if (infinite.length) svg.append(element("path", { class: "infinite", d: ends.join(""), fill: "var(--defect)" }));
   svg.addEventListener("click", (event) => {
     const box = svg.getBoundingClientRect(), x = 600 * (event.clientX - box.left) / box.width, y = 96 * (event.clientY - box.top) / box.height;
     let best = -1, distance = Infinity;
@@ -178,51 +214,35 @@ function chart(title, values) {  // returns or lengths in the order of the table
     if (best >= 0) { choose(best); reveal(best); }
   });
   const count = order.length - odd, mean = count ? `mean ${show(sum / count)}, ` : "", range = least > most ? "none" : least === most ? show(least) : `${show(least)} … ${show(most)}`;
-  const words = `${mean}${range}${odd ? `, ${odd.toLocaleString("en")} not finite` : ""}`;
+  const words = [`${mean}${range}`, ...(odd ? [", ", element("b", { class: "bad" }, `${odd.toLocaleString("en")} not finite${infinite.length ? " (▲)" : ""}`)] : [])];
   const noun = table.columns.num_agents ? "game" : "episode", isKnown = low <= high;
   const heights = isKnown ? [...new Set([high, low])].map((value) => element("span", { style: `top:${yAt(value)}px`, title: show(value) }, brief(value))) : [];
-  const places = num ? [...new Set([1, num])].map((n) => element("span", { style: `left:${xAt(n - 1) / 6}%` }, n === 1 ? `${noun} 1` : n.toLocaleString("en"))) : [];
+  const places = num ? [...new Set([1, num])].map((n) => element("span", { style: `left:${xAt(n - 1) / 6}%` }, n === 1 ? `${noun} 1${table.columns[TRAINING_STEP] ? ", by training step" : ""}` : n.toLocaleString("en"))) : [];
   const plot = element("div", { class: "plot" }, element("div", { class: "heights" }, ...heights), svg, element("div", { class: "places" }, ...places));
   if (isKnown && low < 0 && high > 0) svg.prepend(element("line", { class: "grid", x1: 0, x2: 600, y1: yAt(0), y2: yAt(0) }));
-  return element("div", { class: "chart" }, element("h2", {}, title, element("span", {}, words)), plot);
+  const key = (style, name) => [element("i", { class: "swatch", style }), name];
+  const kinds = [...new Set(parts.map((row) => kindOf(ending[row])))];
+  const legend = isDense ? [key("background:var(--text);height:2px", "median"), key("background:var(--focus);opacity:.45", "middle half"), key("background:var(--focus);opacity:.2", "10 to 90 %")] : kinds.map((kind) => key(`background:var(--${kind})`, kind));
+  return element("div", { class: "chart" }, element("h2", {}, title, element("span", {}, ...words)), plot, element("p", { class: "key" }, ...legend.map((one) => element("span", {}, ...one))));
 }
 
-function density(svg, values, isChosen, low, high) {  // how many of the chosen episodes are in each cell; the share of each ending is a part of its width
-  const kinds = ["terminated", "truncated", "cut"], num = table.num, { ending } = table.columns, size = DENSE_X * DENSE_Y;
-  const counts = kinds.map(() => new Uint32Array(size)), all = new Uint32Array(size);
-  for (let row = 0; row < num; row++) {
-    if (!isChosen[row] || !Number.isFinite(values[row])) continue;
-    const level = high > low ? (values[row] / 2 - low / 2) / (high / 2 - low / 2) : 0.5;
-    const cell = Math.min(Math.floor(DENSE_X * row / num), DENSE_X - 1) * DENSE_Y + Math.min(Math.floor(level * DENSE_Y), DENSE_Y - 1);
-    counts[kinds.indexOf(kindOf(ending[row]))][cell]++;
-    all[cell]++;
+function quantiles(values, isChosen, yAt) {  // of the chosen ones of each of at most 40 groups of neighbouring episodes: no line joins separate groups
+  const every = Math.ceil(table.num / GROUPS), paths = { wide: "", half: "", median: "" };
+  const spans = { wide: [0.1, 0.9], half: [0.25, 0.75], median: [0.5, 0.5] };
+  for (let begin = 0; begin < table.num; begin += every) {
+    const rows = natural.slice(begin, begin + every).filter((row) => isChosen[row] && Number.isFinite(values[row]));
+    if (!rows.length) continue;
+    const sorted = Float64Array.from(rows, (row) => values[row]).sort(), at = (share) => {
+      const place = share * (sorted.length - 1), below = Math.floor(place), rest = place - below;
+      return sorted[below] * (1 - rest) + sorted[Math.ceil(place)] * rest;
+    };
+    const x = 4 + 592 * begin / table.num, width = 592 * Math.min(every, table.num - begin) / table.num;
+    for (const [name, [low, high]] of Object.entries(spans)) {
+      const [bottom, top] = [yAt(at(low)), yAt(at(high))].map((y) => y.toFixed(2));
+      paths[name] += name === "median" ? `M${x.toFixed(1)} ${top}h${width.toFixed(2)}` : `M${x.toFixed(1)} ${top}h${width.toFixed(2)}V${bottom}h${(-width).toFixed(2)}z`;
+    }
   }
-  let most = 1;
-  for (const count of all) most = Math.max(most, count);
-  const wide = 592 / DENSE_X, tall = 84 / DENSE_Y, paths = new Map();
-  for (let cell = 0; cell < size; cell++) {
-    let x = 4 + wide * Math.floor(cell / DENSE_Y);
-    const y = 90 - tall * (cell % DENSE_Y + 1), strength = Math.ceil(8 * Math.sqrt(all[cell] / most));
-    kinds.forEach((kind, k) => {
-      const width = all[cell] ? wide * counts[k][cell] / all[cell] : 0;
-      if (!width) return;
-      paths.set(`${kind} ${strength}`, `${paths.get(`${kind} ${strength}`) ?? ""}M${x.toFixed(1)} ${y.toFixed(1)}h${width.toFixed(2)}v${tall.toFixed(1)}h${(-width).toFixed(2)}z`);
-      x += width;
-    });
-  }
-  for (const [key, d] of paths) svg.append(element("path", { d, class: "dense", fill: `var(--${key.split(" ")[0]})`, "fill-opacity": (0.1 + 0.9 * key.split(" ")[1] / 8).toFixed(2) }));
-}
-
-function meanLine(values, isChosen, xAt, yAt) {  // the mean of the chosen ones of each of 60 groups of neighbouring episodes
-  const num = table.num, every = Math.ceil(num / 60);
-  let d = "";
-  for (let begin = 0; begin < num; begin += every) {
-    let sum = 0, count = 0;
-    const end = Math.min(begin + every, num);
-    for (let row = begin; row < end; row++) if (isChosen[row] && Number.isFinite(values[row])) { sum += values[row]; count++; }
-    if (count) d += `${d ? "L" : "M"}${xAt((begin + end - 1) / 2).toFixed(1)} ${yAt(sum / count).toFixed(1)}`;
-  }
-  return d;
+  return Object.entries(paths).map(([name, d]) => element("path", { d, class: `quantile ${name}` }));
 }
 
 function overview() {
@@ -283,5 +303,5 @@ function drawDoctor() {
   });
   const summary = element("summary", {}, `doctor: ${findings.rows.length ? counted(findings.rows.length, "finding") : "no findings"} in ${findings.extent}`);
   const ofRun = find("back") ? [element("p", { class: "note" }, "The doctor checks the episodes only. See ", element("a", { href: "../../../#findings" }, "what stands out in the updates of the run"), ".")] : [];
-  find("doctor").replaceChildren(element("details", findings.rows.length ? { open: "" } : {}, summary, element("ul", {}, ...items)), ...ofRun);
+  find("doctor").replaceChildren(element("details", { class: findings.rows.length ? "sick" : "", ...(findings.rows.length && state.isListed ? { open: "" } : {}) }, summary, element("ul", {}, ...items)), ...ofRun);
 }

@@ -1,0 +1,272 @@
+"""Table of episodes, lanes of an episode and of a game, and what Back returns to, on the page of a data set."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from episodes import MultiAgentEpisode, SingleAgentEpisode
+from episodes.inspect import examine
+from episodes.inspect.html_report import write_report
+from episodes.inspect.learned_tracks import LearnedTracks
+from episodes.inspect.page_server import LiveDataset
+from episodes.inspect.run_findings_page import LiveFindings
+from episodes.inspect.schema import read_schema
+from episodes.storage import EpisodeDataset
+from episodes.storage.runs import write_status
+from tests.inspection.data import write
+from tests.inspection.test_page import WITH_BROWSER, Tab, browser, head, plain, report, served, tab
+
+__all__ = ["browser", "tab"]  # fixtures
+NAN = math.nan
+
+
+def kept(n: int, kept_as: str = "best", num_steps: int | None = None, length: int = 4) -> SingleAgentEpisode:
+    """Return an episode of a run as its keeper stores it."""
+    episode = plain([float(n)] * length, id_=f"e{n}", terminated=True)
+    episode.custom_data |= {"kept_as": kept_as, "num_steps": n if num_steps is None else num_steps, "group": 3}
+    return episode
+
+
+def columns_of(rows: list[tuple[Any, ...]]) -> dict[str, np.ndarray]:
+    """Return columns of an update, given the episode, agent, update, worker, ratio, gradient step and advantage."""
+    names = ("episode", "agent", "update", "worker", "first_ratio", "first_gradient_step", "advantage")
+    lists = list(map(list, zip(*rows, strict=True))) if rows else [[]] * len(names)
+    kinds = (object, object, np.int64, float, float, float, float)
+    table = {name: np.array(part, kind) for name, part, kind in zip(names, lists, kinds, strict=True)}
+    return table | {"t": np.arange(len(rows))}
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", "g_left", "g_right", None]),
+        st.sampled_from([None, "left", "right"]),
+        st.integers(1, 3),
+        st.sampled_from([0.0, 1.0, NAN]),
+        st.sampled_from([0.5, 1.0, 2.0]),
+        st.integers(0, 1),
+        st.sampled_from([-1.5, 0.25, NAN]),
+    ),
+    max_size=12,
+)
+
+
+@given(ROWS, ROWS)
+def test_columns_of_episodes_are_the_means_of_their_newest_update(first: list[Any], second: list[Any]) -> None:
+    learned = LearnedTracks({"x": columns_of(first), "y": columns_of(second)})
+    ids = ["a", "g", "b", "unknown"]
+    expected: dict[str, list[float]] = {name: [] for name in ("update", "worker", "log_ratio", "advantage")}
+    for id_ in ids:
+        rows = [row for row in first + second if row[0] == id_ or (row[1] is not None and row[0] == f"{id_}_{row[1]}")]
+        newest = max((row[2] for row in rows), default=NAN)
+        rows = [row for row in rows if row[2] == newest]
+        workers = {row[3] for row in rows if row[3] == row[3]}
+        ratios = [abs(math.log(row[4])) for row in rows if row[5] == 0]
+        advantages = [row[6] for row in rows if row[6] == row[6]]
+        expected["update"].append(newest)
+        expected["worker"].append(workers.pop() if len(workers) == 1 else NAN)
+        expected["log_ratio"].append(float(np.mean(ratios)) if ratios else NAN)
+        expected["advantage"].append(float(np.mean(advantages)) if advantages else NAN)
+    got = learned.columns(ids)
+    assert list(got) == [name for name, values in expected.items() if not np.isnan(values).all()]
+    for name, values in got.items():
+        np.testing.assert_allclose(values, expected[name])
+
+
+def test_live_rows_are_sent_again_when_an_update_learns_from_an_earlier_episode(tmp_path: Path) -> None:
+    data = write(tmp_path / "data", [kept(0), kept(1)])
+    row = ("e0", None, 1, 2.0, 1.0, 0, 0.5)
+    states = [LearnedTracks({"": columns_of(rows)}) for rows in ([], [row], [row, ("e1", None, 2, 0.0, 1.0, 0, 0.5)])]
+    source = LiveDataset(data, learned=lambda: states[0])
+    source.rows(None)
+    for _ in range(2):
+        version, _ = source.version, states.pop(0)
+        message = source.rows(version)
+        assert json.loads(head(message))["meta"]["begin"] == 0
+        assert source.rows(source.version) is None
+
+
+FILTERS = {
+    'kept_as == "worst"': ["e3", "e1"],
+    "custom_data/kept_as == 'worst'": ["e3", "e1"],
+    "num_steps > 5": ["e1"],
+    "worker == 2": ["e2"],
+    "update >= 2 and log_ratio > 0.5": ["e2"],
+    "advantage < 0": ["e3"],
+    "E2": ["e2"],
+}
+
+
+@WITH_BROWSER
+def test_page_of_a_run_sorts_and_filters_by_the_names_in_the_heads(
+    tmp_path: Path, tab: Tab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "training", [kept(1, "worst", 9), kept(2, num_steps=5), kept(3, "worst", 2)])
+    rows = [
+        ("e1", None, 1, 0.0, 1.0, 0, 1.0),
+        ("e2", None, 4, 2.0, 2.0, 0, 2.0),
+        ("e3", None, 3, 0.0, 1.0, 0, -1.0),
+    ]
+    learned = LearnedTracks({"": columns_of(rows)})
+    monkeypatch.setattr(LiveFindings, "learned", lambda self, number: learned)
+    write_status(tmp_path, settings={}, stopped_by="max_epochs")
+    with served(tmp_path) as server:
+        page = tab.open(f"{server.url}episodes/0/training/")
+        assert tab.ids() == ["e3", "e2", "e1"]  # in the order of the training
+        assert tab.texts("#rows thead th") == [
+            *("id", "return", "update", "worker", "log_ratio", "advantage", "kept_as", "num_steps")
+        ]
+        assert tab.texts("#same") == ["the same in all rows: length 4, ending terminated, group 3"]
+        for text, ids in FILTERS.items():
+            page.fill("#words", text)
+            assert (tab.ids(), tab.texts("#error")) == (ids, [""]), text
+        page.fill("#words", "worker ==")  # not complete: the rows of the last condition stay
+        assert tab.ids() == ["e3"]
+        assert "the table still shows advantage < 0" in tab.texts("#error")[0]
+        page.fill("#words", "nobody")
+        assert 'no id, ending or agent contains "nobody"' in tab.texts("#empty")[0]
+        page.fill("#words", "")
+        for name, ids in (("worker", ["e2", "e3", "e1"]), ("advantage", ["e2", "e1", "e3"])):
+            page.locator(f"th button[data-column={name}]").click()
+            assert tab.ids() == ids
+        for ids in (["e3", "e1", "e2"], ["e3", "e2", "e1"]):  # the other way, and the order of the training again
+            page.locator("th button[data-column=advantage]").click()
+            assert tab.ids() == ids
+        page.locator("#body tr", has_text="e2").click()
+        page.locator("#episode h2", has_text="sampled by worker 2").wait_for()
+
+
+@WITH_BROWSER
+def test_column_that_begins_later_stays_at_its_rows(tmp_path: Path, tab: Tab) -> None:
+    """The browser has no earlier values of a column that was empty."""
+    page = tab.open(report(write(tmp_path / "data", [kept(0)])))
+    script = """() => { addRows({ ...table, num: 3, begin: 1, columns: Object.fromEntries(["id", "seed"].map((name) =>
+        [name, { texts: ["x", "y"], codes: [1, 2] }])) }); return table.columns.seed; }"""
+    assert page.evaluate(script) == [None, "x", "y"]
+
+
+@WITH_BROWSER
+def test_back_returns_to_the_episodes_before(tmp_path: Path, tab: Tab) -> None:
+    page = tab.open(report(write(tmp_path / "data", [kept(n) for n in range(4)])))
+    title, difference = page.locator("#episode h2"), page.locator("#difference")
+
+    def shows(id_: str, compared: str = "") -> None:
+        title.filter(has_text=id_).wait_for()
+        difference.filter(has_text=f"compared with {compared}").wait_for() if compared else difference.wait_for(
+            state="detached"
+        )
+
+    page.locator("#body tr").nth(1).click()
+    shows("e1")
+    page.get_by_role("button", name="compare").press("Enter")
+    page.locator("#body tr").nth(3).click()
+    shows("e1", "e3")
+    page.locator("#body tr").nth(2).click()
+    shows("e2")
+    page.locator("#step").fill("3")  # no entry of its own
+    for id_, compared in (("e1", "e3"), ("e1", ""), ("e0", "")):
+        page.go_back()
+        shows(id_, compared)
+    page.go_forward()
+    page.go_forward()
+    shows("e1", "e3")
+    page.locator("#rows").focus()
+    page.get_by_role("button", name="compare").press("Enter")
+    page.locator("#rows").press("ArrowDown")  # with the keyboard
+    shows("e1", "e2")
+    ending = "getComputedStyle(document.querySelector('#body tr[aria-selected=true] td[data-column=return]')).color"
+    assert page.evaluate("getSelection().toString()") == ""
+    assert page.evaluate(ending)
+
+
+@WITH_BROWSER
+def test_lanes_are_shared_among_agents_and_name_what_is_left_out(tmp_path: Path, tab: Tab) -> None:
+    game = MultiAgentEpisode("g")
+    agents = ["a", "b", "c"]
+
+    def observed(t: float) -> dict[str, Any]:
+        return {agent: {"hand": np.full(52, t), "trick": np.full(3, t)} for agent in agents}
+
+    game.add_env_reset(observations=observed(0.5))
+    for t in range(3):
+        actions, rewards = dict.fromkeys(agents, 0.5), {agent: float(i) for i, agent in enumerate(agents)}
+        game.add_env_step(observed(t + 0.25), actions, rewards, terminateds={"__all__": t == 2})
+    page = tab.open(report(write(tmp_path / "data", [game])))  # type: ignore[list-item]
+    labels = "(agent) => chosenLanes().filter((one) => one.agent === agent).map((one) => one.label.slice(2))"
+    wanted = ["rewards", "actions", "observations/hand[0]", "observations/hand[1]"]
+    wanted += [f"observations/trick[{k}]" for k in range(3)]
+    for agent in agents:
+        assert sorted(page.evaluate(labels, agent)) == sorted(wanted)
+    assert tab.texts("#left button") == [f"{agent}/observations/hand (50 of 52 lanes)" for agent in agents]
+    assert page.locator(".lane.turn").count() == 0  # all act at every step
+    assert tab.texts("#agents button") == agents
+    page.get_by_role("button", name="by quantity").press("Enter")
+    names = tab.texts("#lanes .lane .name")
+    assert names[:2] == ["rewards: a, b, c", "actions: a, b, c"]
+    assert tab.value("rewards: ") == "0, 1, 2"
+    page.evaluate("saveNow()")
+    tab.open(page.url)
+    assert tab.texts("#lanes .lane .name") == names
+    page.get_by_role("button", name="b/observations/hand").click()
+    assert len(page.evaluate(labels, "b")) == 57
+    page.locator("#picker summary").click()
+    page.get_by_label("search tracks").fill("c/observations/TRICK")
+    assert page.locator("#picker label:visible").all_inner_texts() == [f"c/observations/trick[{k}]" for k in range(3)]
+
+
+@WITH_BROWSER
+def test_lanes_have_the_scale_of_the_steps_in_view(tmp_path: Path, tab: Tab) -> None:
+    outputs = {"x": np.array([100.0, 1, 2, 3, -50]), "learner": {"values": np.arange(5.0), "value_targets": np.ones(5)}}
+    outputs["learner"]["logp_difference"] = np.array([NAN, 0, NAN, NAN, NAN])  # type: ignore[index]
+    episode = SingleAgentEpisode.from_arrays(
+        np.zeros(6), np.zeros(5, int), np.zeros(5), id_="e", extra_model_outputs=outputs
+    )
+    page = tab.open(report(write(tmp_path / "data", [episode])))
+    lane = page.locator("#lanes .lane", has_text="x")
+    scale = lane.locator(".scale span")
+    assert scale.all_inner_texts() == ["100", "-50"]
+    page.evaluate("zoom(1, 3)")
+    assert scale.all_inner_texts() == ["2", "1"]  # of steps 1 and 2
+    assert "learner/values, learner/value_targets" in tab.texts("#lanes .lane .name")  # one scale
+    assert tab.texts("#left button") == ["learner/logp_difference: 0 at all 1 known step"]
+    low = lane.locator("svg").bounding_box()["height"]
+    page.get_by_label("menu of x").click()
+    page.get_by_role("button", name="large").click()
+    assert lane.locator("svg").bounding_box()["height"] > 4 * low
+    page.locator("#left button").click()
+    page.get_by_role("button", name="next known step").click()
+    assert tab.texts("#now") == ["step 1"]
+    assert "known for 1 of 5 steps: only those of the first gradient step" in tab.texts(".legend")[0]
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize(("reward", "text"), [(np.inf, "∞"), (-np.inf, "-∞"), (NAN, "NaN")])
+def test_page_shows_bad_data_at_the_top(reward: float, text: str, width: int, tmp_path: Path, tab: Tab) -> None:
+    episodes = [kept(1), plain([0.0, 1.0, reward], id_="bad", terminated=True)]
+    data = EpisodeDataset(write(tmp_path / "data", episodes))
+    tab.page.set_viewport_size({"width": width, "height": 900})
+    page = tab.open(write_report(data, tmp_path / "page.html", findings=examine(data)).as_uri())
+    assert page.locator("#doctor summary").bounding_box()["y"] < page.locator("#overview").bounding_box()["y"]
+    assert page.locator("#doctor summary").bounding_box()["y"] < 130
+    assert tab.texts("#body td.bad") == [text]
+    page.locator("#body tr", has_text="bad").click()
+    page.locator("#episode h2", has_text=f"return {text}").wait_for()
+    if text != "NaN":
+        assert page.locator("#overview .infinite").count() == 1
+        page.get_by_role("button", name=f"{text} at step 2", exact=True).click()
+        assert tab.texts("#now") == ["step 2"]
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+@pytest.mark.parametrize(("num", "read"), [(15, 15), (1000, 1000), (1001, 8)])
+def test_schema_reads_all_episodes_of_a_small_data_set(num: int, read: int, tmp_path: Path) -> None:
+    schema = read_schema(EpisodeDataset(write(tmp_path / "data", [plain([float(n)], id_=str(n)) for n in range(num)])))
+    assert (schema.num_read, schema.tracks[0].series.range[2]) == (read, num - 1)
