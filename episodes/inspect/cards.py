@@ -590,7 +590,7 @@ def episodes_table(
             _id(ids[i]),
             str(lengths[i]),
             formatting.number(returns[i]),
-            formatting.ended(Ending.of(terminated[i], truncated[i])),
+            _ending(Ending.of(terminated[i], truncated[i])),
             str(started[i]),
             *(() if agents is None else (formatting.clipped(", ".join(map(str, agents[i])), 60),)),
         )
@@ -600,6 +600,12 @@ def episodes_table(
     note = _note_on_rows(len(lengths), max(most, MOST_EPISODES), "episode" if agents is None else "game")
     columns = ("", "id", "length", "return", "ending", "from t", *(() if agents is None else ("agents",)))
     return _without(Table(columns, rows, note, has_names=True), from_t="0")
+
+
+def _ending(ending: Ending) -> str:
+    """Return an ending for a table, in its colour."""
+    kind = formatting.ending_word(ending)
+    return Markup('<span class="ep-{}">{}</span>').format(kind, formatting.ended(ending))
 
 
 def _id(value: object) -> str:
