@@ -166,7 +166,7 @@ def test_statistics_of_a_small_data_set_are_of_all_of_it_and_else_say_of_how_man
 ) -> None:
     dataset = EpisodeDataset(write(tmp_path / "data", walk([3] * 20)))
     assert "of all 20 episodes" in (dataset._repr_html_() or "")
-    monkeypatch.setattr(schema, "MOST_NUMBERS", 10)
+    monkeypatch.setattr(schema, "MOST_BYTES", 10)
     assert "of 8 of 20 episodes" in (dataset._repr_html_() or "")
     games = []
     for n in range(10):

@@ -99,14 +99,14 @@ def test_diff_of_data_sets_pairs_episodes_by_id(tmp_path: Path) -> None:
     assert (result.exit_code, result.output) == (0, "2 of 2 episodes are equal\n")
     result = run(a, b)
     assert result.exit_code == 1
-    first, heads, *rows = [line.split() for line in result.output.splitlines()]
+    first, unpaired, heads, *rows = [line.split() for line in result.output.splitlines()]
     assert (" ".join(first), heads[:3]) == ("1 of 3 episodes are equal", ["episode", "differs", "in"])
     assert [row[:3] for row in rows[:3]] == [
         ["x", "rewards", "3"],
         ["actions", "3", "none"],
         ["observations", "4", "none"],
     ]
-    assert " ".join(rows[3]) == "z: only B has the episode (2 steps)"
+    assert " ".join(unpaired) == "z: only B has the episode (2 steps)"
     facts = json.loads(run(a, b, "--episode", "x", "--json").output)["differences"][0]
     assert {track["step"] for track in facts["tracks"]} == {3, 4}
     assert run(a, b, "--episode", "y").exit_code == 0
