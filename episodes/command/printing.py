@@ -83,7 +83,7 @@ def laid_out(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
         shown = [columns[i] for i in chosen]
         kept = [0, *(k for k in range(1, len(rows) + 1) if not n or any(column[k] for column in shown[1:]))]
         shown = [[column[k] for k in kept] for column in shown]
-        if len(kept) == 1 and n:
+        if len(kept) == 1 and n and not any(column[0] for column in shown[1:]):
             continue
         widths = _widths(shown, width - GAP * (len(shown) - 1))
         cells = [
