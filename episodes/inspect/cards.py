@@ -470,6 +470,7 @@ def dataset_card(dataset: EpisodeDataset) -> Card:
         [
             formatting.counted(len(dataset), "episode"),
             formatting.counted(dataset.num_steps, "step"),
+            *_averages(returns, table["length"]),
             formatting.size(dataset.nbytes),
         ],
         facts=known(
@@ -482,7 +483,7 @@ def dataset_card(dataset: EpisodeDataset) -> Card:
             else None,
             unread=f"{unread} bytes" if unread else None,
         ),
-        chart=charts.returns(returns, terminated, truncated),
+        chart=_episodes_chart(returns, table["length"], terminated, truncated),
         table=episodes_table(table["id"], table["length"], returns, terminated, truncated, table["t_started"]),
         caption=HISTOGRAMS,
         extent=extent,
@@ -498,6 +499,8 @@ def games_card(dataset: GameDataset, most: int = 1) -> Card:
     spec = dataset.env_spec
     ended = table["return"], table["terminated"], table["truncated"]
     kinds = {f"kind {n}": _kind(kind) for n, kind in enumerate(dataset.kinds)}
+    if len(kinds) == 1:
+        kinds = {"agents": kinds["kind 0"]}
     parts = [replace(multi_agent_card(dataset[n]), is_open=n == 0) for n in range(min(len(dataset), most))]
     return Card(
         type(dataset).__name__,
@@ -505,7 +508,9 @@ def games_card(dataset: GameDataset, most: int = 1) -> Card:
         [
             formatting.counted(len(dataset), "game"),
             formatting.counted(int(table["length"].sum()), "env step"),
-            formatting.counted(len(dataset.kinds), "kind"),
+            *_averages(table["return"], table["length"]),
+            *([] if len(kinds) < 2 else [formatting.counted(len(kinds), "kind")]),
+            formatting.size(sum(kind.nbytes for kind in dataset.kinds)),
         ],
         facts=known(
             environment=getattr(spec, "id", spec),
@@ -513,7 +518,7 @@ def games_card(dataset: GameDataset, most: int = 1) -> Card:
             incomplete=f"{dataset.incomplete} games without all of their agents" if dataset.incomplete else None,
             **kinds,
         ),
-        chart=charts.returns(*ended, noun="game"),
+        chart=_episodes_chart(ended[0], table["length"], *ended[1:], noun="game"),
         table=episodes_table(table["id"], table["length"], *ended, table["t_started"], table["agents"], most=most),
         caption=tracks.caption,
         extent=tracks.extent,
@@ -521,6 +526,26 @@ def games_card(dataset: GameDataset, most: int = 1) -> Card:
         rows=tracks.rows,
         notes=tracks.notes,
     )
+
+
+def _averages(returns: np.ndarray, lengths: np.ndarray) -> list[str]:
+    """Return the mean return and the mean length of episodes as texts, with the lowest and the highest."""
+    texts = []
+    for name, values in (("return", returns), ("length", lengths)):
+        finite = np.asarray(values, np.float64)
+        finite = finite[np.isfinite(finite)]
+        if len(finite):
+            low, mean, high = map(formatting.number, (finite.min(), finite.mean(), finite.max()))
+            texts.append(f"mean {name} {mean}" + (f" ({low} … {high})" if low != high else ""))
+    return texts
+
+
+def _episodes_chart(
+    returns: np.ndarray, lengths: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, noun: str = "episode"
+) -> Markup:
+    """Return the chart of the returns of episodes, and that of their lengths if it shows more than the returns."""
+    above = charts.returns(returns, terminated, truncated, noun) or Markup("")
+    return above + charts.lengths(lengths, returns, terminated, truncated, noun)
 
 
 def _kind(kind: EpisodeDataset) -> str:
@@ -579,11 +604,13 @@ def episodes_table(
     agents: Sequence[Iterable[object]] | np.ndarray | None = None,
     most: int = 0,
 ) -> Table:
-    """Return a table of the first and last episodes, with id, length, return, ending and start; of games also agents.
+    """Return a table of the first and last episodes and of those with the highest and lowest return, with id, length,
+    return, ending and start; of games also agents.
 
     At least `most` rows are shown.
     """
-    chosen = _first_and_last(len(lengths), max(most, MOST_EPISODES))
+    extremes = best_and_worst(returns)
+    chosen = sorted({*_first_and_last(len(lengths), max(most, MOST_EPISODES)), *extremes})
     rows = [
         (
             str(i),
@@ -593,13 +620,29 @@ def episodes_table(
             _ending(Ending.of(terminated[i], truncated[i])),
             str(started[i]),
             *(() if agents is None else (formatting.clipped(", ".join(map(str, agents[i])), 60),)),
+            extremes.get(i, ""),
         )
         for i in chosen
     ]
     rows = _with_gap(rows, chosen)
     note = _note_on_rows(len(lengths), max(most, MOST_EPISODES), "episode" if agents is None else "game")
-    columns = ("", "id", "length", "return", "ending", "from t", *(() if agents is None else ("agents",)))
-    return _without(Table(columns, rows, note, has_names=True), from_t="0")
+    if note and extremes:
+        note = f"{note.removesuffix(' are listed')}, the best and the worst are listed"
+    columns = ("", "id", "length", "return", "ending", "from t", *(() if agents is None else ("agents",)), "of all")
+    return _without(Table(columns, rows, note, has_names=True), from_t="0", of_all="")
+
+
+def best_and_worst(returns: np.ndarray) -> dict[int, str]:
+    """Return the indices of the first episodes with the highest and the lowest finite return, with "best" and "worst".
+
+    The result is empty if there are no two different returns.
+    """
+    values = np.asarray(returns, np.float64)
+    places = np.flatnonzero(np.isfinite(values))
+    if not len(places) or (values[places] == values[places[0]]).all():
+        return {}
+    best, worst = places[values[places].argmax()], places[values[places].argmin()]
+    return {int(best): "best", int(worst): "worst"}
 
 
 def _ending(ending: Ending) -> str:
@@ -726,22 +769,25 @@ def replay_card(buffer: EpisodeReplayBuffer, name: object = "") -> Card:
     """
     rows: Sequence[Row] = ()
     notes: list[str] = []
+    stored: dict[str, str] = {}
     chart = charts.filled(len(buffer), buffer.capacity)
     if len(buffer):
         first = buffer.num_added - len(buffer)
         rows, notes = rows_of(_stored_steps(buffer), None, where=lambda _, index: f"added step {first + index:,}")
-        chart += _stored_returns(buffer)
+        returns, stored = _stored_returns(buffer)
+        chart += returns
+    ratio = f", {formatting.number(buffer.num_sampled / max(buffer.num_added, 1))} for each added step"
     return Card(
         type(buffer).__name__,
         formatting.clipped(name),
         [
-            f"{len(buffer):,} of {buffer.capacity:,} steps",
             formatting.counted(buffer.num_episodes, "episode"),
             formatting.size(buffer.nbytes),
         ],
         facts=known(
-            ever_added=f"{buffer.num_added:,} steps, of which the newest {len(buffer):,} are stored",
-            ever_sampled=f"{buffer.num_sampled:,} steps",
+            ever_added=formatting.counted(buffer.num_added, "step"),
+            ever_sampled=formatting.counted(buffer.num_sampled, "step") + (ratio if buffer.num_added else ""),
+            **stored,
             alpha=getattr(buffer, "alpha", None),
             beta=getattr(buffer, "beta", None),
         ),
@@ -752,13 +798,19 @@ def replay_card(buffer: EpisodeReplayBuffer, name: object = "") -> Card:
     )
 
 
-def _stored_returns(buffer: EpisodeReplayBuffer) -> Markup:
-    """Return a chart of the stored episodes from the oldest to the newest: the sums of their stored rewards, and their
-    endings. It is empty for a buffer that is too large to be read in full.
+def _stored_returns(buffer: EpisodeReplayBuffer) -> tuple[Markup, dict[str, str]]:
+    """Return a chart of the stored episodes from the oldest to the newest (the sums of their stored rewards, and their
+    endings), and facts about the oldest stored step and the best and the worst stored episode.
+
+    The chart, the best and the worst are left out for a buffer that is too large to be read in full.
     """
     ring = buffer.flush_ring()
+    oldest = ring.tail % buffer.capacity
+    t, id_ = int(ring.links.t[oldest]), _short_id(ring.table.id_of(int(ring.links.entry[oldest])))
+    words = f"added {formatting.counted(len(ring), 'step')} ago, t={t} of episode {id_}"
+    facts = {"oldest_stored_step": words + (", whose earlier steps are not stored" if t else "")}
     if len(ring) > MOST_STORED_NUMBERS:
-        return Markup("")
+        return Markup(""), facts
     slots = (ring.tail + np.arange(len(ring))) % buffer.capacity
     entries, firsts, owners = np.unique(ring.links.entry[slots], return_index=True, return_inverse=True)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -766,7 +818,15 @@ def _stored_returns(buffer: EpisodeReplayBuffer) -> Markup:
     order = np.argsort(firsts)
     last = ring.table.last.take(entries[order])
     flags = (np.asarray(ring.columns[key](last), bool) for key in ("terminateds", "truncateds"))
-    return charts.returns(sums[order], *flags, noun="stored episode") or Markup("")
+    for place, word in best_and_worst(sums[order]).items():
+        id_ = _short_id(ring.table.id_of(int(entries[order][place])))
+        facts[f"{word}_stored_episode"] = f"{id_}, return {formatting.number(sums[order][place])}"
+    return charts.returns(sums[order], *flags, noun="stored episode") or Markup(""), facts
+
+
+def _short_id(id_: str) -> str:
+    """Return an id for a fact, of 32 random digits the first 8."""
+    return formatting.without_random_digits(formatting.clipped(id_, MOST_OF_ID))
 
 
 def _stored_steps(buffer: EpisodeReplayBuffer) -> list[Series]:
@@ -807,11 +867,10 @@ def _priorities(buffer: EpisodeReplayBuffer) -> Iterator[Series]:
 def multi_agent_replay_card(buffer: MultiAgentEpisodeReplayBuffer) -> Card:
     """Return the notebook card of a multi-agent replay buffer: fill level, and a card for each module."""
     modules = list(buffer.modules.items())
-    headline = [f"{len(buffer):,} of {buffer.capacity:,} env steps", formatting.counted(len(modules), "module")]
     return Card(
         type(buffer).__name__,
         "",
-        [*headline, formatting.size(buffer.nbytes)],
-        chart=charts.filled(len(buffer), buffer.capacity),
+        [formatting.counted(len(modules), "module"), formatting.size(buffer.nbytes)],
+        chart=charts.filled(len(buffer), buffer.capacity, "env step"),
         parts=[replay_card(part, module_id) for module_id, part in modules[:MOST_MODULES]],
     )

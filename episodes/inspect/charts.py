@@ -36,6 +36,11 @@ def returns(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, n
     Args:
         noun: what has a return, such as "game".
     """
+    return _chart(values, terminated, truncated, noun, "return")
+
+
+def _chart(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, noun: str, what: str) -> Markup | None:
+    """Return the chart of returns or lengths. Endings are counted in the legend of returns only."""
     values, terminated, truncated = np.asarray(values, np.float64), np.asarray(terminated), np.asarray(truncated)
     finite = values[np.isfinite(values)]
     if not len(finite):
@@ -44,23 +49,37 @@ def returns(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, n
     masks = {"terminated": terminated, "truncated": truncated & ~terminated, "cut": ~(terminated | truncated)}
     is_dense = len(values) > MOST_DOTS
     paths = _spread(values, masks, low, high) if is_dense else _dots(values, masks, low, high)
-    words = f"returns of {counted(len(values), noun)}, from {number(low)} to {number(high)}"
+    words = f"{what}s of {counted(len(values), noun)}, from {number(low)} to {number(high)}"
     if len(finite) < len(values):
         words += f"; {len(values) - len(finite):,} not finite"
     every = -(-len(values) // MOST_CELLS)
     if is_dense:
         words += f"; range, quartiles and median of {counted(every, noun)} each; below, their endings"
-    ends = f"<span>{number(high)}</span><span>return</span><span>{number(low)}</span>"
+    ends = f"<span>{number(high)}</span><span>{what}</span><span>{number(low)}</span>"
     if low == high:
-        ends = f"<span></span><span>return {number(low)}</span><span></span>"
+        ends = f"<span></span><span>{what} {number(low)}</span><span></span>"
     return Markup(
         f'<div class="ep-chart"><div class="ep-scale">{ends}</div><div><svg class="ep-dots" width="{WIDTH}" '
         f'height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img"><title>{words}</title>'
-        f'{paths}</svg><div class="ep-legend">{_legend(masks, noun, every if is_dense else 1)}</div></div></div>'
+        f'{paths}</svg><div class="ep-legend">{_legend(masks, noun, every if is_dense else 1, what)}</div></div></div>'
     )
 
 
-def _legend(masks: dict[str, np.ndarray], noun: str, every: int) -> str:
+def lengths(
+    values: np.ndarray, returns: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, noun: str = "episode"
+) -> Markup:
+    """Return an SVG chart of the lengths `values` [n] of episodes, such as that of their `returns` [n].
+
+    It is empty if it would show nothing new: all lengths are equal, or the returns are a multiple of them.
+    """
+    values, sums = np.asarray(values, np.float64), np.asarray(returns, np.float64)
+    is_known = len(values) and sums[0] != 0 and np.allclose(sums * values[0], values * sums[0])
+    if is_known or not len(values) or (values == values[0]).all():
+        return Markup("")
+    return _chart(values, terminated, truncated, noun, "length") or Markup("")
+
+
+def _legend(masks: dict[str, np.ndarray], noun: str, every: int, what: str) -> str:
     """Return the legend of a chart of returns: a colour and the number of episodes of each ending that there is.
 
     Args:
@@ -70,6 +89,7 @@ def _legend(masks: dict[str, np.ndarray], noun: str, every: int) -> str:
     endings = " · ".join(
         f'<b class="ep-{ending}">■</b> {int(mask.sum()):,} {ending}' for ending, mask in masks.items() if mask.any()
     )
+    endings = endings if what == "return" else ""
     cells = f" · bands: range and quartiles, line: median of {every:,} {noun}s each" if every > 1 else ""
     return f"<span>{noun} 0</span><span>{endings}{cells}</span><span>{max(num - 1, 0):,}</span>"
 
@@ -141,14 +161,14 @@ def bar(part: float) -> Markup:
     )
 
 
-def filled(size: int, capacity: int) -> Markup:
-    """Return an SVG bar that shows how much of a replay buffer is filled."""
+def filled(size: int, capacity: int, noun: str = "step") -> Markup:
+    """Return an SVG bar that shows how much of a replay buffer is filled. `noun` is what it holds."""
     part = 100 * min(size / max(capacity, 1), 1)
     return Markup(
         f'<div><svg class="ep-bar" width="{WIDTH}" height="10" role="img"><title>{part:.1f} % full</title>'
         f'<rect width="100%" height="10" rx="5" fill="#888" fill-opacity=".2"/>'
         f'<rect class="ep-fill" width="{part:.2f}%" height="10" rx="5" fill="{colour("observations")}"/></svg>'
-        f'<div class="ep-legend"><span>{size:,} of {capacity:,} steps, {part:.4g} % full</span></div></div>'
+        f'<div class="ep-legend"><span>{size:,} of {counted(capacity, noun)}, {part:.4g} % full</span></div></div>'
     )
 
 

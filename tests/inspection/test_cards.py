@@ -166,8 +166,9 @@ def test_statistics_of_a_small_data_set_are_of_all_of_it_and_else_say_of_how_man
 ) -> None:
     dataset = EpisodeDataset(write(tmp_path / "data", walk([3] * 20)))
     assert "of all 20 episodes" in (dataset._repr_html_() or "")
-    monkeypatch.setattr(schema, "MOST_BYTES", 10)
-    assert "of 8 of 20 episodes" in (dataset._repr_html_() or "")
+    for most, read in ((20 * 3 * 3, 20), (12.5 * 3 * 3, 12), (10, 8)):  # three numbers of a step
+        monkeypatch.setattr(schema, "MOST_NUMBERS", most + 1)
+        assert f"of {'all' if read == 20 else f'{read} of'} 20 episodes" in (dataset._repr_html_() or "")
     games = []
     for n in range(10):
         game = MultiAgentEpisode(f"g{n}")
@@ -176,7 +177,61 @@ def test_statistics_of_a_small_data_set_are_of_all_of_it_and_else_say_of_how_man
         games.append(game)
     html = GameDataset(write(tmp_path / "games", games))._repr_html_() or ""  # type: ignore[arg-type]
     assert "of 8 of 10 games" in html
+    assert "mean return 3 " in re.sub("<[^>]+>", " ", html)
+    assert ("kind 0" in html, "1 kind" in html, " kB" in html) == (False, False, True)
     assert html.count("tracks of") == 2  # one card for each agent
+
+
+@given(st.lists(st.floats(-9, 9) | st.just(np.nan), max_size=60))
+def test_tables_list_and_mark_the_best_and_the_worst_episode(returns: list[float]) -> None:
+    values, nothing = np.array(returns), np.zeros(len(returns), np.int64)
+    table = cards.episodes_table(nothing, nothing, values, nothing > 0, nothing > 0, nothing)
+    marks = {row[-1]: values[int(row[0])] for row in table.rows if row[0] != "⋮" and row[-1] in ("best", "worst")}
+    finite = values[np.isfinite(values)]
+    if len(np.unique(finite)) < 2:
+        assert marks == {}
+    else:
+        assert marks == {"best": finite.max(), "worst": finite.min()}
+    listed = [int(row[1].split()[0].replace(",", "")) if row[0] == "⋮" else 1 for row in table.rows]
+    assert sum(listed) == len(values)
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0, -0.5, "index"])
+@pytest.mark.parametrize("lengths", [[3, 3, 3], [2, 9, 4]])
+def test_data_set_card_has_means_and_a_chart_of_lengths_that_returns_do_not_show(
+    reward: float | str, lengths: list[int], tmp_path: Path
+) -> None:
+    rewards = [np.full(n, i if reward == "index" else reward, np.float64) for i, n in enumerate(lengths)]
+    episodes = [
+        SingleAgentEpisode.from_arrays(np.zeros(len(own) + 1), np.zeros(len(own)), own, id_=f"e{i}")
+        for i, own in enumerate(rewards)
+    ]
+    html = EpisodeDataset(write(tmp_path / "data", episodes))._repr_html_() or ""
+    assert ("lengths of 3 episodes" in html) == (len(set(lengths)) > 1 and reward in ("index", 0.0))
+    for name, values in (("return", [own.sum() for own in rewards]), ("length", lengths)):
+        low, mean, high = map(cards.formatting.number, (min(values), float(np.mean(values)), max(values)))
+        assert f"mean {name} {mean}" + (f" ({low} … {high})" if low != high else "") in html
+
+
+@pytest.mark.parametrize("capacity", [10, 12, 40])
+def test_replay_card_has_age_ratio_and_the_oldest_step_and_says_the_fill_once(capacity: int) -> None:
+    buffer = EpisodeReplayBuffer(capacity, seed=0)
+    assert "oldest stored step" not in (buffer._repr_html_() or "")
+    for episode in walk([4, 8, 6]):
+        buffer.add(episode)
+    buffer.sample(9)
+    html = re.sub("<[^>]+>", "", (buffer._repr_html_() or "").split("</style>")[1])
+    stored = list(buffer.iter_episodes())
+    first = stored[0]
+    assert f"added {len(buffer)} steps ago, t={first.t_started} of episode {first.id_}" in html
+    assert ("whose earlier steps are not stored" in html) == (first.t_started > 0)
+    assert "ever sampled 9 steps, 0.5 for each added step" in html
+    returns = {episode.id_: episode.get_return() for episode in stored}
+    for word, choose in (("best", max), ("worst", min)):
+        id_ = choose(returns, key=lambda each: returns[each])
+        name = f"{word} stored episode {id_}, return {cards.formatting.number(returns[id_])}"
+        assert (name in html) == (len(returns) > 1)
+    assert html.count(f"{len(buffer)} of {capacity} steps") == 1
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.sampled_from([10, 25, 200]))
