@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from episodes.storage.dataset import EpisodeDataset
     from episodes.storage.games import GameDataset
 
-BYTES_OF_LINES = 12_000  # of all lines of a card together
+BYTES_OF_LINES = 9_000  # of all lines of a card together
 BYTES_OF_FRAMES = 15_000  # of all strips of frames
 BYTES_OF_POINT = 6
 MOST_ROWS = 24  # with a picture; two or more further rows are only named
@@ -348,8 +348,8 @@ def episode_card(
             custom_data=_excerpt(episode.custom_data),
             state=None if tracks.is_finished else "growing (lists)",
         ),
-        f"t = {facts.t_started} … {facts.t_started + len(episode)}" + _env_steps(line),
-        rail(axis, begin, facts.ending) if tracks.observations.total else None,
+        f"t = {facts.t_started} … {facts.t_started + len(episode)}",
+        rail(axis, begin, facts.ending) + _env_steps(line) if tracks.observations.total else None,
         rows=rows,
         notes=notes,
         is_open=is_open,
@@ -421,11 +421,15 @@ def _agent_card(agent: object, line: Timeline, share: int, apart: float) -> Card
     return replace(card, headline=headline)
 
 
-def _env_steps(line: Timeline | None) -> str:
-    """Return the env steps of an agent's first and last observation, as the end of a text, "" if they are unknown."""
+def _env_steps(line: Timeline | None) -> Markup:
+    """Return an axis with the env steps of up to three evenly spaced observations of an agent, empty if it has none."""
     if line is None or not len(line.observation_times):
-        return ""
-    return f" (env steps {int(line.observation_times[0])} … {int(line.observation_times[-1])})"
+        return Markup("")
+    num = len(line.observation_times)
+    count = next(count for count in (3, 2, 1) if count == 1 or (num - 1) % (count - 1) == 0)
+    times = [int(line.observation_times[i]) for i in np.linspace(0, num - 1, count).round().astype(int).tolist()]
+    labels = "</span><span>".join(f"{time:,}" for time in times)
+    return Markup(f'<div class="ep-ends"><span>env step {labels}</span></div>')
 
 
 # --- many episodes ----------------------------------------------------------------------------------------------------

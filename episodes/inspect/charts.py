@@ -187,13 +187,15 @@ def timelines(
     """
     if not lines:
         return None
-    max_steps, span = max(MOST_TICKS // (2 * len(lines)), 20), max(end - begin, 1)
+    max_steps, span = max(MOST_TICKS // (3 * len(lines)), 20), max(end - begin, 1)
     has_room = max(len(line.observation_times) for _, line in lines) <= max_steps
     gap = 0.0 if has_room else max(1.0, span / max_steps)  # the same for all, which are compared
     lanes = "".join(_lane(agent, line, begin, span, gap, (results or {}).get(agent, "")) for agent, line in lines)
-    kinds = {"observations": "observes (above)", "actions": "acts (below)"}
+    kinds = {"observations": "observes (above)", "rewards": "gets a reward (middle)", "actions": "acts (below)"}
+    if not any(len(_rewarded(line)) for _, line in lines):
+        del kinds["rewards"]
     if any(line.phase == "waits" for _, line in lines):
-        kinds["rewards"] = "○ waits for an observation"
+        kinds["waits"] = "○ waits for an observation"
     endings = {line.episode.ending for _, line in lines if line.episode.ending.is_done}
     marks = {"terminated": ("■", any(each.is_terminated for each in endings))}
     marks["truncated"] = ("‖", any(each.is_truncated for each in endings))
@@ -215,8 +217,8 @@ def _lane(agent: AgentID, line: Timeline, begin: int, span: int, gap: float, res
         gap: env steps at most this far apart are joined to one stripe.
         result: text behind the timeline.
     """
-    observation_stripes, action_stripes = (
-        _stripes(clock, begin, span, gap) for clock in (line.observation_times, line.action_times)
+    observation_stripes, action_stripes, reward_stripes = (
+        _stripes(clock, begin, span, gap) for clock in (line.observation_times, line.action_times, _rewarded(line))
     )
     mark = ""
     if line.episode.ending.is_done:
@@ -228,14 +230,23 @@ def _lane(agent: AgentID, line: Timeline, begin: int, span: int, gap: float, res
         mark = f'<circle cx="100%" cy="10" transform="translate({BESIDE})" {ring}/>'
     num_observations, num_actions = len(line.observation_times), len(line.action_times)
     words = f"{num_observations:,} observations (above), {num_actions:,} actions (below), {line.phase}"
+    words += f", {len(_rewarded(line)):,} rewards other than 0"
     return (
         f'<div class="ep-lane"><span>{escape(clipped(agent, 24))}</span> <svg width="{WIDTH}" height="20" role="img" '
         f'overflow="visible"><title>{words}</title><svg class="ep-dots" width="100%" height="20" '
         f'viewBox="0 0 {WIDTH} 20" preserveAspectRatio="none" overflow="visible"><g fill="none" stroke-width="6">'
-        f'<path class="ep-observations" d="{_path(observation_stripes, 6)}" stroke="{colour("observations")}"/>'
-        f'<path class="ep-actions" d="{_path(action_stripes, 14)}" stroke="{colour("actions")}"/>'
+        f'<path class="ep-observations" d="{_path(observation_stripes, 3)}" stroke="{colour("observations")}"/>'
+        f'<path class="ep-rewards" d="{_path(reward_stripes, 10)}" stroke="{colour("rewards")}"/>'
+        f'<path class="ep-actions" d="{_path(action_stripes, 17)}" stroke="{colour("actions")}"/>'
         f"</g></svg>{mark}</svg><span>{escape(result)}</span></div>"
     )
+
+
+def _rewarded(line: Timeline) -> np.ndarray:
+    """Return the env steps [k] of the agent's actions whose rewards are not 0."""
+    rewards = np.asarray(line.episode.tracks.rewards.data, np.float64)
+    times = np.asarray(line.action_times)[: len(rewards)]
+    return times[rewards[: len(times)] != 0]
 
 
 def _stripes(clock: ArrayLike, begin: int, span: int, gap: float) -> np.ndarray:
@@ -243,7 +254,7 @@ def _stripes(clock: ArrayLike, begin: int, span: int, gap: float) -> np.ndarray:
     steps = np.asarray(clock, np.float64)
     starts = np.flatnonzero(np.diff(steps, prepend=-np.inf) > gap)
     ends = np.append(starts[1:], len(steps))[: len(starts)] - 1
-    return (np.stack([steps[starts], steps[ends]], 1) - begin) * (WIDTH / span) + (-1.0, 1.0)
+    return (np.stack([steps[starts], steps[ends]], 1) - begin) * (WIDTH / span) + (-1.5, 1.5)
 
 
 def _path(stripes: np.ndarray, y: int) -> str:

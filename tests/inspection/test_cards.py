@@ -67,6 +67,28 @@ def test_a_growing_game_names_its_pending_action_and_reward() -> None:
     ]
 
 
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from([0.0, 1.0, -2.0])), min_size=1, max_size=20))
+def test_lanes_mark_rewards_at_their_env_steps_and_parts_have_env_steps(turns: list[tuple[bool, float]]) -> None:
+    """Agents that take turns at random: their rewards that are not 0 are marked at the env step of the action."""
+    game, expected = MultiAgentEpisode("g"), {"a": [], "b": []}
+    game.add_env_reset(observations={"a": 0.0, "b": 0.0})
+    for t, (is_a, reward) in enumerate(turns):
+        agent = "a" if is_a else "b"
+        game.add_env_step({agent: 0.0}, {agent: 1}, {agent: reward})
+        expected[agent] += [t] * (reward != 0)
+    html = game._repr_html_() or ""
+    unit = 640 / len(turns)
+    for lane, steps in zip(re.findall(r'class="ep-rewards" d="([^"]*)"', html), expected.values(), strict=True):
+        stripes = np.array(re.findall(r"M(-?\d+) 10H(\d+)", lane), np.float64).reshape(-1, 2)
+        assert np.abs(stripes.mean(1) - np.array(steps) * unit).max(initial=0) <= 1
+        assert len(stripes) == len(steps)
+    assert ("gets a reward" in html) == any(map(len, expected.values()))
+    for part, line in zip(re.findall(r"<span>env step \d.*?</div>", html), game.agents.timelines.values(), strict=True):
+        times = [int(each) for each in re.findall(r"(\d+)</span>", part)]
+        assert (times[0], times[-1]) == (line.observation_times[0], line.observation_times[-1])
+        assert set(times) <= set(line.observation_times)
+
+
 # --- lines, bars and dots ---------------------------------------------------------------------------------------------
 
 
