@@ -44,6 +44,7 @@ MOST_CARDS_WITH_TABLES = 2  # of one view
 MOST_AGENTS = 12  # with a timeline
 MOST_AGENT_CARDS = 8
 MOST_EPISODES = 12  # that a table lists
+MOST_BESIDE = 10  # episodes of a pack that are drawn side by side
 MOST_ORIGINS = 12  # rows of a batch whose episodes are listed
 MOST_OF_FACT = 1000  # characters of a fact that is opened
 MOST_STORED_NUMBERS = 1 << 24  # of a column of a replay buffer that is read in full
@@ -205,7 +206,7 @@ def _row(series: Series, axis: Axis | None, points: int, room: int, has_table: b
     if note := sparklines.rows_note(series, axis):
         remarks.append(note)
     picture = sparklines.picture(series, axis, points, room, lambda item: where(series, item))
-    table = _parts(series) if has_table else None
+    table = _parts(series, axis is not None) if has_table else None
     return Row(
         label, series.hue, meta, _stats(series), ", ".join(remarks), picture, table, defects=_defects(series, where)
     )
@@ -255,25 +256,42 @@ def _texts(series: Series) -> tuple[Markup, Table | None]:
     return Markup("<span>{}</span>").format(formatting.clipped(series.array[has_text[0]], 160)), table
 
 
-def _parts(series: Series) -> Table | None:
-    """Return a table of statistics (min, mean, max, first, last) of each component of an array's items.
+def _parts(series: Series, is_in_time: bool = True) -> Table | None:
+    """Return a table of statistics of each component of an array's items: min, mean and max, of items in time the first
+    and the last, and of others the standard deviation.
 
     None is returned for images, flags and other small whole numbers, and arrays without items. Of infos, first and
     last are those that have the key.
     """
     if series.num_steps and len(series.array):
         steps = series.array.reshape(-1, *series.array.shape[2:])
-        return _parts(replace(series, array=steps, total=len(steps), num_steps=0)) if series.places is None else None
+        steps = replace(series, array=steps, total=len(steps), num_steps=0)
+        return _parts(steps, is_in_time) if series.places is None else None
     count = series.sampled_values.shape[1]
     items = series.array if series.present is None else series.array[series.present]
     if series.is_image or series.is_band or len(items) == 0:
         return None
     most = count if count <= MOST_PARTS else FIRST_PARTS
-    ranges, ends = series.ranges[:, :most], items[[0, -1]].reshape(2, -1)[:, :most]
-    cells = np.concatenate([ranges, ends]).T.tolist()
+    low, mean, high = series.ranges[:, :most]
+    if is_in_time:
+        columns, more = ("", "min", "mean", "max", "first", "last"), items[[0, -1]].reshape(2, -1)[:, :most]
+        cells = np.stack([low, mean, high, *more], 1).tolist()
+    else:
+        columns, cells = ("", "min", "mean", "std", "max"), np.stack([low, mean, _std(series, most), high], 1).tolist()
     rows = [(name, *map(formatting.number, row)) for name, row in zip(_names(series), cells, strict=False)]
     note = f"and {count - most} more numbers of each item" if count > most else ""
-    return Table(("", "min", "mean", "max", "first", "last"), rows, note)
+    return Table(columns, rows, note)
+
+
+def _std(series: Series, most: int) -> np.ndarray:
+    """Return the standard deviation of the finite values of the first `most` numbers of an item, float64 [most]."""
+    numbers = series.finite[:, :most]
+    with np.errstate(over="ignore", invalid="ignore"):
+        if not any(series.counts):
+            return numbers.std(0, dtype=np.float64)
+        found = ~np.isnan(numbers)
+        squares = np.where(found, np.square(numbers - series.ranges[1, :most], dtype=np.float64), 0).sum(0)
+        return np.where(found.any(0), np.sqrt(squares / np.maximum(found.sum(0), 1)), np.nan)
 
 
 def known(**facts: object) -> list[Fact]:
@@ -438,7 +456,8 @@ def _env_steps(line: Timeline | None) -> Markup:
 def pack_card(pack: EpisodePack) -> Card:
     """Return the notebook card of an `EpisodePack`: chart and table of its episodes, and its arrays."""
     sizes = pack.lookbacks + pack.lengths
-    axis = Axis(max(int(pack.observation_offsets[-1]), 1), 0, np.cumsum(sizes + 1)[:-1])
+    is_long = len(pack) > MOST_BESIDE
+    axis = None if is_long else Axis(max(int(pack.observation_offsets[-1]), 1), 0, np.cumsum(sizes + 1)[:-1])
     series = with_spaces(of_tracks(pack.columns), pack.observation_space, pack.action_space)
     rows, notes = rows_of(list(series), axis, where=place_in_pack(pack, [f"episode {i}" for i in range(len(pack))]))
     return Card(
@@ -450,7 +469,7 @@ def pack_card(pack: EpisodePack) -> Card:
             formatting.size(pack.nbytes),
         ],
         facts=known(observation_space=pack.observation_space, action_space=pack.action_space),
-        caption="the episodes side by side" if len(pack) > 1 else "",
+        caption=HISTOGRAMS if is_long else "the episodes side by side" if len(pack) > 1 else "",
         rows=rows,
         chart=charts.returns(pack.returns(), pack.terminated, pack.truncated),
         table=episodes_table(pack.ids, pack.lengths, pack.returns(), pack.terminated, pack.truncated, pack.t_started),
@@ -710,13 +729,15 @@ def batch_card(batch: Mapping[str, Any] | Batch, kind: str = "Batch", links: Bat
         ),
         caption=HISTOGRAMS if not num_steps else "",
         rows=rows,
-        table=_origins(batch, links),
+        table=_origins(batch, links, series),
         notes=notes,
     )
 
 
-def _origins(batch: object, links: BatchLinks | None) -> Table | None:
-    """Return a table of the episodes and steps from which evenly spaced batch rows came, or None if unknown."""
+def _origins(batch: object, links: BatchLinks | None, series: Sequence[Series]) -> Table | None:
+    """Return a table of the episodes and steps from which evenly spaced batch rows came, with their actions and rewards
+    if these are single numbers, or None if the episodes are unknown.
+    """
     try:
         origin = batch.origin if isinstance(batch, (Batch, TrainBatch)) else None
         if origin is None or not origin.numbers.ndim:
@@ -728,15 +749,19 @@ def _origins(batch: object, links: BatchLinks | None) -> Table | None:
     except EpisodeError:
         return None
     rows = []
+    shown = [each for each in series if each.label in ("actions", "rewards") and each.array.shape == (len(origin),)]
+    shown = [each for each in shown if each.is_numeric]
     for row, step in zip(chosen, steps, strict=True):
         if step is not None:
             id_ = _id(step.id_)
             name = id_ if links is None else Markup('<a href="{}">{}</a>').format(links.link(step), id_)
             agent = "" if step.agent_id is None else formatting.clipped(step.agent_id, 20)
-            rows.append((str(row), name, step.times, agent))
+            numbers = (formatting.number(each.array[row]) for each in shown)
+            rows.append((str(row), name, step.times, *numbers, agent))
     note = f"{len(chosen)} of {len(origin):,} rows, " if len(chosen) < len(origin) else ""
     note += f"which are of {formatting.counted(num_episodes, 'episode')}" if note else ""
-    return _without(Table(("row", "episode", "t", "agent"), rows, note, has_names=True), agent="") if rows else None
+    columns = ("row", "episode", "t", *(each.label.removesuffix("s") for each in shown), "agent")
+    return _without(Table(columns, rows, note, has_names=True), agent="") if rows else None
 
 
 def _with_steps(series: Series, num_steps: int) -> Series:

@@ -284,6 +284,41 @@ def test_card_of_a_prioritized_buffer_has_its_priorities_and_exponents() -> None
     assert ">priority<" in html
 
 
+# --- batches and packs ------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(*[st.floats(-1e3, 1e3) | st.just(np.nan)] * 2), min_size=1, max_size=30))
+def test_opened_columns_without_an_order_have_a_standard_deviation_and_no_first_item(rows: list[Any]) -> None:
+    values = np.array(rows)
+    table = cards._parts(Series("x", "extra", values, len(values)), is_in_time=False)
+    assert table is not None
+    assert table.columns == ("", "min", "mean", "std", "max")
+    for row, column in zip(table.rows, values.T, strict=True):
+        finite = column[np.isfinite(column)]
+        expected = finite.std() if len(finite) else np.nan
+        found = float(row[3])
+        assert found == pytest.approx(expected, rel=1e-3, abs=1e-6, nan_ok=True)
+
+
+def test_listed_rows_of_a_batch_have_their_actions_and_rewards() -> None:
+    buffer = EpisodeReplayBuffer(100, seed=0)
+    buffer.add(walk([30, 40]))
+    batch = buffer.sample(8)
+    table = cards.batch_card(batch).table
+    assert table is not None
+    assert tuple(table.columns[:5]) == ("row", "episode", "t", "action", "reward")
+    for row in table.rows:
+        k = int(row[0])
+        assert list(row[3:5]) == [cards.formatting.number(batch[name][k]) for name in ("actions", "rewards")]
+
+
+@pytest.mark.parametrize(("count", "caption"), [(1, ""), (10, "the episodes side by side"), (11, cards.HISTOGRAMS)])
+def test_packs_of_many_episodes_are_histograms(count: int, caption: str) -> None:
+    card = cards.pack_card(EpisodePack.from_episodes(walk([5] * count)))
+    assert card.caption == caption
+    assert all(("histogram" in row.picture) == (count > 10) for row in card.rows)
+
+
 # --- all cards --------------------------------------------------------------------------------------------------------
 
 
