@@ -756,7 +756,7 @@ def _origins(batch: object, links: BatchLinks | None, series: Sequence[Series]) 
             id_ = _id(step.id_)
             name = id_ if links is None else Markup('<a href="{}">{}</a>').format(links.link(step), id_)
             agent = "" if step.agent_id is None else formatting.clipped(step.agent_id, 20)
-            numbers = (formatting.number(each.array[row]) for each in shown)
+            numbers = (formatting.number(each.array[row].item()) for each in shown)
             rows.append((str(row), name, step.times, *numbers, agent))
     note = f"{len(chosen)} of {len(origin):,} rows, " if len(chosen) < len(origin) else ""
     note += f"which are of {formatting.counted(num_episodes, 'episode')}" if note else ""
