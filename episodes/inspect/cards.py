@@ -558,7 +558,8 @@ def _averages(returns: np.ndarray, lengths: np.ndarray) -> list[str]:
         finite = np.asarray(values, np.float64)
         finite = finite[np.isfinite(finite)]
         if len(finite):
-            low, mean, high = map(formatting.number, (finite.min(), finite.mean(), finite.max()))
+            with np.errstate(over="ignore"):
+                low, mean, high = map(formatting.number, (finite.min(), finite.mean(), finite.max()))
             texts.append(f"mean {name} {mean}" + (f" ({low} … {high})" if low != high else ""))
     return texts
 

@@ -73,7 +73,8 @@ def lengths(
     It is empty if it would show nothing new: all lengths are equal, or the returns are a multiple of them.
     """
     values, sums = np.asarray(values, np.float64), np.asarray(returns, np.float64)
-    is_known = len(values) and sums[0] != 0 and np.allclose(sums * values[0], values * sums[0])
+    with np.errstate(over="ignore", invalid="ignore"):
+        is_known = len(values) and sums[0] != 0 and np.allclose(sums * values[0], values * sums[0])
     if is_known or not len(values) or (values == values[0]).all():
         return Markup("")
     return _chart(values, terminated, truncated, noun, "length") or Markup("")
