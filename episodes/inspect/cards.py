@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from episodes.storage.dataset import EpisodeDataset
     from episodes.storage.games import GameDataset
 
-BYTES_OF_LINES = 12_000  # of all lines of a card together
+BYTES_OF_LINES = 9_000  # of all lines of a card together
 BYTES_OF_FRAMES = 15_000  # of all strips of frames
 BYTES_OF_POINT = 6
 MOST_ROWS = 24  # with a picture; two or more further rows are only named
@@ -44,6 +44,7 @@ MOST_CARDS_WITH_TABLES = 2  # of one view
 MOST_AGENTS = 12  # with a timeline
 MOST_AGENT_CARDS = 8
 MOST_EPISODES = 12  # that a table lists
+MOST_BESIDE = 10  # episodes of a pack that are drawn side by side
 MOST_ORIGINS = 12  # rows of a batch whose episodes are listed
 MOST_OF_FACT = 1000  # characters of a fact that is opened
 MOST_STORED_NUMBERS = 1 << 24  # of a column of a replay buffer that is read in full
@@ -205,7 +206,7 @@ def _row(series: Series, axis: Axis | None, points: int, room: int, has_table: b
     if note := sparklines.rows_note(series, axis):
         remarks.append(note)
     picture = sparklines.picture(series, axis, points, room, lambda item: where(series, item))
-    table = _parts(series) if has_table else None
+    table = _parts(series, axis is not None) if has_table else None
     return Row(
         label, series.hue, meta, _stats(series), ", ".join(remarks), picture, table, defects=_defects(series, where)
     )
@@ -255,25 +256,42 @@ def _texts(series: Series) -> tuple[Markup, Table | None]:
     return Markup("<span>{}</span>").format(formatting.clipped(series.array[has_text[0]], 160)), table
 
 
-def _parts(series: Series) -> Table | None:
-    """Return a table of statistics (min, mean, max, first, last) of each component of an array's items.
+def _parts(series: Series, is_in_time: bool = True) -> Table | None:
+    """Return a table of statistics of each component of an array's items: min, mean and max, of items in time the first
+    and the last, and of others the standard deviation.
 
     None is returned for images, flags and other small whole numbers, and arrays without items. Of infos, first and
     last are those that have the key.
     """
     if series.num_steps and len(series.array):
         steps = series.array.reshape(-1, *series.array.shape[2:])
-        return _parts(replace(series, array=steps, total=len(steps), num_steps=0)) if series.places is None else None
+        steps = replace(series, array=steps, total=len(steps), num_steps=0)
+        return _parts(steps, is_in_time) if series.places is None else None
     count = series.sampled_values.shape[1]
     items = series.array if series.present is None else series.array[series.present]
     if series.is_image or series.is_band or len(items) == 0:
         return None
     most = count if count <= MOST_PARTS else FIRST_PARTS
-    ranges, ends = series.ranges[:, :most], items[[0, -1]].reshape(2, -1)[:, :most]
-    cells = np.concatenate([ranges, ends]).T.tolist()
+    low, mean, high = series.ranges[:, :most]
+    if is_in_time:
+        columns, more = ("", "min", "mean", "max", "first", "last"), items[[0, -1]].reshape(2, -1)[:, :most]
+        cells = np.stack([low, mean, high, *more], 1).tolist()
+    else:
+        columns, cells = ("", "min", "mean", "std", "max"), np.stack([low, mean, _std(series, most), high], 1).tolist()
     rows = [(name, *map(formatting.number, row)) for name, row in zip(_names(series), cells, strict=False)]
     note = f"and {count - most} more numbers of each item" if count > most else ""
-    return Table(("", "min", "mean", "max", "first", "last"), rows, note)
+    return Table(columns, rows, note)
+
+
+def _std(series: Series, most: int) -> np.ndarray:
+    """Return the standard deviation of the finite values of the first `most` numbers of an item, float64 [most]."""
+    numbers = series.finite[:, :most]
+    with np.errstate(over="ignore", invalid="ignore"):
+        if not any(series.counts):
+            return numbers.std(0, dtype=np.float64)
+        found = ~np.isnan(numbers)
+        squares = np.where(found, np.square(numbers - series.ranges[1, :most], dtype=np.float64), 0).sum(0)
+        return np.where(found.any(0), np.sqrt(squares / np.maximum(found.sum(0), 1)), np.nan)
 
 
 def known(**facts: object) -> list[Fact]:
@@ -348,8 +366,8 @@ def episode_card(
             custom_data=_excerpt(episode.custom_data),
             state=None if tracks.is_finished else "growing (lists)",
         ),
-        f"t = {facts.t_started} … {facts.t_started + len(episode)}" + _env_steps(line),
-        rail(axis, begin, facts.ending) if tracks.observations.total else None,
+        f"t = {facts.t_started} … {facts.t_started + len(episode)}",
+        rail(axis, begin, facts.ending) + _env_steps(line) if tracks.observations.total else None,
         rows=rows,
         notes=notes,
         is_open=is_open,
@@ -421,11 +439,15 @@ def _agent_card(agent: object, line: Timeline, share: int, apart: float) -> Card
     return replace(card, headline=headline)
 
 
-def _env_steps(line: Timeline | None) -> str:
-    """Return the env steps of an agent's first and last observation, as the end of a text, "" if they are unknown."""
+def _env_steps(line: Timeline | None) -> Markup:
+    """Return an axis with the env steps of up to three evenly spaced observations of an agent, empty if it has none."""
     if line is None or not len(line.observation_times):
-        return ""
-    return f" (env steps {int(line.observation_times[0])} … {int(line.observation_times[-1])})"
+        return Markup("")
+    num = len(line.observation_times)
+    count = next(count for count in (3, 2, 1) if count == 1 or (num - 1) % (count - 1) == 0)
+    times = [int(line.observation_times[i]) for i in np.linspace(0, num - 1, count).round().astype(int).tolist()]
+    labels = "</span><span>".join(f"{time:,}" for time in times)
+    return Markup(f'<div class="ep-ends"><span>env step {labels}</span></div>')
 
 
 # --- many episodes ----------------------------------------------------------------------------------------------------
@@ -434,7 +456,8 @@ def _env_steps(line: Timeline | None) -> str:
 def pack_card(pack: EpisodePack) -> Card:
     """Return the notebook card of an `EpisodePack`: chart and table of its episodes, and its arrays."""
     sizes = pack.lookbacks + pack.lengths
-    axis = Axis(max(int(pack.observation_offsets[-1]), 1), 0, np.cumsum(sizes + 1)[:-1])
+    is_long = len(pack) > MOST_BESIDE
+    axis = None if is_long else Axis(max(int(pack.observation_offsets[-1]), 1), 0, np.cumsum(sizes + 1)[:-1])
     series = with_spaces(of_tracks(pack.columns), pack.observation_space, pack.action_space)
     rows, notes = rows_of(list(series), axis, where=place_in_pack(pack, [f"episode {i}" for i in range(len(pack))]))
     return Card(
@@ -446,7 +469,7 @@ def pack_card(pack: EpisodePack) -> Card:
             formatting.size(pack.nbytes),
         ],
         facts=known(observation_space=pack.observation_space, action_space=pack.action_space),
-        caption="the episodes side by side" if len(pack) > 1 else "",
+        caption=HISTOGRAMS if is_long else "the episodes side by side" if len(pack) > 1 else "",
         rows=rows,
         chart=charts.returns(pack.returns(), pack.terminated, pack.truncated),
         table=episodes_table(pack.ids, pack.lengths, pack.returns(), pack.terminated, pack.truncated, pack.t_started),
@@ -470,6 +493,7 @@ def dataset_card(dataset: EpisodeDataset) -> Card:
         [
             formatting.counted(len(dataset), "episode"),
             formatting.counted(dataset.num_steps, "step"),
+            *_averages(returns, table["length"]),
             formatting.size(dataset.nbytes),
         ],
         facts=known(
@@ -482,7 +506,7 @@ def dataset_card(dataset: EpisodeDataset) -> Card:
             else None,
             unread=f"{unread} bytes" if unread else None,
         ),
-        chart=charts.returns(returns, terminated, truncated),
+        chart=_episodes_chart(returns, table["length"], terminated, truncated),
         table=episodes_table(table["id"], table["length"], returns, terminated, truncated, table["t_started"]),
         caption=HISTOGRAMS,
         extent=extent,
@@ -498,6 +522,8 @@ def games_card(dataset: GameDataset, most: int = 1) -> Card:
     spec = dataset.env_spec
     ended = table["return"], table["terminated"], table["truncated"]
     kinds = {f"kind {n}": _kind(kind) for n, kind in enumerate(dataset.kinds)}
+    if len(kinds) == 1:
+        kinds = {"agents": kinds["kind 0"]}
     parts = [replace(multi_agent_card(dataset[n]), is_open=n == 0) for n in range(min(len(dataset), most))]
     return Card(
         type(dataset).__name__,
@@ -505,7 +531,9 @@ def games_card(dataset: GameDataset, most: int = 1) -> Card:
         [
             formatting.counted(len(dataset), "game"),
             formatting.counted(int(table["length"].sum()), "env step"),
-            formatting.counted(len(dataset.kinds), "kind"),
+            *_averages(table["return"], table["length"]),
+            *([] if len(kinds) < 2 else [formatting.counted(len(kinds), "kind")]),
+            formatting.size(sum(kind.nbytes for kind in dataset.kinds)),
         ],
         facts=known(
             environment=getattr(spec, "id", spec),
@@ -513,7 +541,7 @@ def games_card(dataset: GameDataset, most: int = 1) -> Card:
             incomplete=f"{dataset.incomplete} games without all of their agents" if dataset.incomplete else None,
             **kinds,
         ),
-        chart=charts.returns(*ended, noun="game"),
+        chart=_episodes_chart(ended[0], table["length"], *ended[1:], noun="game"),
         table=episodes_table(table["id"], table["length"], *ended, table["t_started"], table["agents"], most=most),
         caption=tracks.caption,
         extent=tracks.extent,
@@ -521,6 +549,27 @@ def games_card(dataset: GameDataset, most: int = 1) -> Card:
         rows=tracks.rows,
         notes=tracks.notes,
     )
+
+
+def _averages(returns: np.ndarray, lengths: np.ndarray) -> list[str]:
+    """Return the mean return and the mean length of episodes as texts, with the lowest and the highest."""
+    texts = []
+    for name, values in (("return", returns), ("length", lengths)):
+        finite = np.asarray(values, np.float64)
+        finite = finite[np.isfinite(finite)]
+        if len(finite):
+            with np.errstate(over="ignore"):
+                low, mean, high = map(formatting.number, (finite.min(), finite.mean(), finite.max()))
+            texts.append(f"mean {name} {mean}" + (f" ({low} … {high})" if low != high else ""))
+    return texts
+
+
+def _episodes_chart(
+    returns: np.ndarray, lengths: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, noun: str = "episode"
+) -> Markup:
+    """Return the chart of the returns of episodes, and that of their lengths if it shows more than the returns."""
+    above = charts.returns(returns, terminated, truncated, noun) or Markup("")
+    return above + charts.lengths(lengths, returns, terminated, truncated, noun)
 
 
 def _kind(kind: EpisodeDataset) -> str:
@@ -579,11 +628,13 @@ def episodes_table(
     agents: Sequence[Iterable[object]] | np.ndarray | None = None,
     most: int = 0,
 ) -> Table:
-    """Return a table of the first and last episodes, with id, length, return, ending and start; of games also agents.
+    """Return a table of the first and last episodes and of those with the highest and lowest return, with id, length,
+    return, ending and start; of games also agents.
 
     At least `most` rows are shown.
     """
-    chosen = _first_and_last(len(lengths), max(most, MOST_EPISODES))
+    extremes = best_and_worst(returns)
+    chosen = sorted({*_first_and_last(len(lengths), max(most, MOST_EPISODES)), *extremes})
     rows = [
         (
             str(i),
@@ -593,13 +644,29 @@ def episodes_table(
             _ending(Ending.of(terminated[i], truncated[i])),
             str(started[i]),
             *(() if agents is None else (formatting.clipped(", ".join(map(str, agents[i])), 60),)),
+            extremes.get(i, ""),
         )
         for i in chosen
     ]
     rows = _with_gap(rows, chosen)
     note = _note_on_rows(len(lengths), max(most, MOST_EPISODES), "episode" if agents is None else "game")
-    columns = ("", "id", "length", "return", "ending", "from t", *(() if agents is None else ("agents",)))
-    return _without(Table(columns, rows, note, has_names=True), from_t="0")
+    if note and extremes:
+        note = f"{note.removesuffix(' are listed')}, the best and the worst are listed"
+    columns = ("", "id", "length", "return", "ending", "from t", *(() if agents is None else ("agents",)), "of all")
+    return _without(Table(columns, rows, note, has_names=True), from_t="0", of_all="")
+
+
+def best_and_worst(returns: np.ndarray) -> dict[int, str]:
+    """Return the indices of the first episodes with the highest and the lowest finite return, with "best" and "worst".
+
+    The result is empty if there are no two different returns.
+    """
+    values = np.asarray(returns, np.float64)
+    places = np.flatnonzero(np.isfinite(values))
+    if not len(places) or (values[places] == values[places[0]]).all():
+        return {}
+    best, worst = places[values[places].argmax()], places[values[places].argmin()]
+    return {int(best): "best", int(worst): "worst"}
 
 
 def _ending(ending: Ending) -> str:
@@ -663,13 +730,15 @@ def batch_card(batch: Mapping[str, Any] | Batch, kind: str = "Batch", links: Bat
         ),
         caption=HISTOGRAMS if not num_steps else "",
         rows=rows,
-        table=_origins(batch, links),
+        table=_origins(batch, links, series),
         notes=notes,
     )
 
 
-def _origins(batch: object, links: BatchLinks | None) -> Table | None:
-    """Return a table of the episodes and steps from which evenly spaced batch rows came, or None if unknown."""
+def _origins(batch: object, links: BatchLinks | None, series: Sequence[Series]) -> Table | None:
+    """Return a table of the episodes and steps from which evenly spaced batch rows came, with their actions and rewards
+    if these are single numbers, or None if the episodes are unknown.
+    """
     try:
         origin = batch.origin if isinstance(batch, (Batch, TrainBatch)) else None
         if origin is None or not origin.numbers.ndim:
@@ -681,15 +750,19 @@ def _origins(batch: object, links: BatchLinks | None) -> Table | None:
     except EpisodeError:
         return None
     rows = []
+    shown = [each for each in series if each.label in ("actions", "rewards") and each.array.shape == (len(origin),)]
+    shown = [each for each in shown if each.is_numeric]
     for row, step in zip(chosen, steps, strict=True):
         if step is not None:
             id_ = _id(step.id_)
             name = id_ if links is None else Markup('<a href="{}">{}</a>').format(links.link(step), id_)
             agent = "" if step.agent_id is None else formatting.clipped(step.agent_id, 20)
-            rows.append((str(row), name, step.times, agent))
+            numbers = (formatting.number(each.array[row].item()) for each in shown)
+            rows.append((str(row), name, step.times, *numbers, agent))
     note = f"{len(chosen)} of {len(origin):,} rows, " if len(chosen) < len(origin) else ""
     note += f"which are of {formatting.counted(num_episodes, 'episode')}" if note else ""
-    return _without(Table(("row", "episode", "t", "agent"), rows, note, has_names=True), agent="") if rows else None
+    columns = ("row", "episode", "t", *(each.label.removesuffix("s") for each in shown), "agent")
+    return _without(Table(columns, rows, note, has_names=True), agent="") if rows else None
 
 
 def _with_steps(series: Series, num_steps: int) -> Series:
@@ -726,22 +799,25 @@ def replay_card(buffer: EpisodeReplayBuffer, name: object = "") -> Card:
     """
     rows: Sequence[Row] = ()
     notes: list[str] = []
+    stored: dict[str, str] = {}
     chart = charts.filled(len(buffer), buffer.capacity)
     if len(buffer):
         first = buffer.num_added - len(buffer)
         rows, notes = rows_of(_stored_steps(buffer), None, where=lambda _, index: f"added step {first + index:,}")
-        chart += _stored_returns(buffer)
+        returns, stored = _stored_returns(buffer)
+        chart += returns
+    ratio = f", {formatting.number(buffer.num_sampled / max(buffer.num_added, 1))} for each added step"
     return Card(
         type(buffer).__name__,
         formatting.clipped(name),
         [
-            f"{len(buffer):,} of {buffer.capacity:,} steps",
             formatting.counted(buffer.num_episodes, "episode"),
             formatting.size(buffer.nbytes),
         ],
         facts=known(
-            ever_added=f"{buffer.num_added:,} steps, of which the newest {len(buffer):,} are stored",
-            ever_sampled=f"{buffer.num_sampled:,} steps",
+            ever_added=formatting.counted(buffer.num_added, "step"),
+            ever_sampled=formatting.counted(buffer.num_sampled, "step") + (ratio if buffer.num_added else ""),
+            **stored,
             alpha=getattr(buffer, "alpha", None),
             beta=getattr(buffer, "beta", None),
         ),
@@ -752,13 +828,19 @@ def replay_card(buffer: EpisodeReplayBuffer, name: object = "") -> Card:
     )
 
 
-def _stored_returns(buffer: EpisodeReplayBuffer) -> Markup:
-    """Return a chart of the stored episodes from the oldest to the newest: the sums of their stored rewards, and their
-    endings. It is empty for a buffer that is too large to be read in full.
+def _stored_returns(buffer: EpisodeReplayBuffer) -> tuple[Markup, dict[str, str]]:
+    """Return a chart of the stored episodes from the oldest to the newest (the sums of their stored rewards, and their
+    endings), and facts about the oldest stored step and the best and the worst stored episode.
+
+    The chart, the best and the worst are left out for a buffer that is too large to be read in full.
     """
     ring = buffer.flush_ring()
+    oldest = ring.tail % buffer.capacity
+    t, id_ = int(ring.links.t[oldest]), _short_id(ring.table.id_of(int(ring.links.entry[oldest])))
+    words = f"added {formatting.counted(len(ring), 'step')} ago, t={t} of episode {id_}"
+    facts = {"oldest_stored_step": words + (", whose earlier steps are not stored" if t else "")}
     if len(ring) > MOST_STORED_NUMBERS:
-        return Markup("")
+        return Markup(""), facts
     slots = (ring.tail + np.arange(len(ring))) % buffer.capacity
     entries, firsts, owners = np.unique(ring.links.entry[slots], return_index=True, return_inverse=True)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -766,7 +848,15 @@ def _stored_returns(buffer: EpisodeReplayBuffer) -> Markup:
     order = np.argsort(firsts)
     last = ring.table.last.take(entries[order])
     flags = (np.asarray(ring.columns[key](last), bool) for key in ("terminateds", "truncateds"))
-    return charts.returns(sums[order], *flags, noun="stored episode") or Markup("")
+    for place, word in best_and_worst(sums[order]).items():
+        id_ = _short_id(ring.table.id_of(int(entries[order][place])))
+        facts[f"{word}_stored_episode"] = f"{id_}, return {formatting.number(sums[order][place])}"
+    return charts.returns(sums[order], *flags, noun="stored episode") or Markup(""), facts
+
+
+def _short_id(id_: str) -> str:
+    """Return an id for a fact, of 32 random digits the first 8."""
+    return formatting.without_random_digits(formatting.clipped(id_, MOST_OF_ID))
 
 
 def _stored_steps(buffer: EpisodeReplayBuffer) -> list[Series]:
@@ -807,11 +897,10 @@ def _priorities(buffer: EpisodeReplayBuffer) -> Iterator[Series]:
 def multi_agent_replay_card(buffer: MultiAgentEpisodeReplayBuffer) -> Card:
     """Return the notebook card of a multi-agent replay buffer: fill level, and a card for each module."""
     modules = list(buffer.modules.items())
-    headline = [f"{len(buffer):,} of {buffer.capacity:,} env steps", formatting.counted(len(modules), "module")]
     return Card(
         type(buffer).__name__,
         "",
-        [*headline, formatting.size(buffer.nbytes)],
-        chart=charts.filled(len(buffer), buffer.capacity),
+        [formatting.counted(len(modules), "module"), formatting.size(buffer.nbytes)],
+        chart=charts.filled(len(buffer), buffer.capacity, "env step"),
         parts=[replay_card(part, module_id) for module_id, part in modules[:MOST_MODULES]],
     )

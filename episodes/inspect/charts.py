@@ -36,6 +36,11 @@ def returns(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, n
     Args:
         noun: what has a return, such as "game".
     """
+    return _chart(values, terminated, truncated, noun, "return")
+
+
+def _chart(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, noun: str, what: str) -> Markup | None:
+    """Return the chart of returns or lengths. Endings are counted in the legend of returns only."""
     values, terminated, truncated = np.asarray(values, np.float64), np.asarray(terminated), np.asarray(truncated)
     finite = values[np.isfinite(values)]
     if not len(finite):
@@ -44,23 +49,38 @@ def returns(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, n
     masks = {"terminated": terminated, "truncated": truncated & ~terminated, "cut": ~(terminated | truncated)}
     is_dense = len(values) > MOST_DOTS
     paths = _spread(values, masks, low, high) if is_dense else _dots(values, masks, low, high)
-    words = f"returns of {counted(len(values), noun)}, from {number(low)} to {number(high)}"
+    words = f"{what}s of {counted(len(values), noun)}, from {number(low)} to {number(high)}"
     if len(finite) < len(values):
         words += f"; {len(values) - len(finite):,} not finite"
     every = -(-len(values) // MOST_CELLS)
     if is_dense:
         words += f"; range, quartiles and median of {counted(every, noun)} each; below, their endings"
-    ends = f"<span>{number(high)}</span><span>return</span><span>{number(low)}</span>"
+    ends = f"<span>{number(high)}</span><span>{what}</span><span>{number(low)}</span>"
     if low == high:
-        ends = f"<span></span><span>return {number(low)}</span><span></span>"
+        ends = f"<span></span><span>{what} {number(low)}</span><span></span>"
     return Markup(
         f'<div class="ep-chart"><div class="ep-scale">{ends}</div><div><svg class="ep-dots" width="{WIDTH}" '
         f'height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img"><title>{words}</title>'
-        f'{paths}</svg><div class="ep-legend">{_legend(masks, noun, every if is_dense else 1)}</div></div></div>'
+        f'{paths}</svg><div class="ep-legend">{_legend(masks, noun, every if is_dense else 1, what)}</div></div></div>'
     )
 
 
-def _legend(masks: dict[str, np.ndarray], noun: str, every: int) -> str:
+def lengths(
+    values: np.ndarray, returns: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, noun: str = "episode"
+) -> Markup:
+    """Return an SVG chart of the lengths `values` [n] of episodes, such as that of their `returns` [n].
+
+    It is empty if it would show nothing new: all lengths are equal, or the returns are a multiple of them.
+    """
+    values, sums = np.asarray(values, np.float64), np.asarray(returns, np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        is_known = len(values) and sums[0] != 0 and np.allclose(sums * values[0], values * sums[0])
+    if is_known or not len(values) or (values == values[0]).all():
+        return Markup("")
+    return _chart(values, terminated, truncated, noun, "length") or Markup("")
+
+
+def _legend(masks: dict[str, np.ndarray], noun: str, every: int, what: str) -> str:
     """Return the legend of a chart of returns: a colour and the number of episodes of each ending that there is.
 
     Args:
@@ -70,6 +90,7 @@ def _legend(masks: dict[str, np.ndarray], noun: str, every: int) -> str:
     endings = " · ".join(
         f'<b class="ep-{ending}">■</b> {int(mask.sum()):,} {ending}' for ending, mask in masks.items() if mask.any()
     )
+    endings = endings if what == "return" else ""
     cells = f" · bands: range and quartiles, line: median of {every:,} {noun}s each" if every > 1 else ""
     return f"<span>{noun} 0</span><span>{endings}{cells}</span><span>{max(num - 1, 0):,}</span>"
 
@@ -141,14 +162,14 @@ def bar(part: float) -> Markup:
     )
 
 
-def filled(size: int, capacity: int) -> Markup:
-    """Return an SVG bar that shows how much of a replay buffer is filled."""
+def filled(size: int, capacity: int, noun: str = "step") -> Markup:
+    """Return an SVG bar that shows how much of a replay buffer is filled. `noun` is what it holds."""
     part = 100 * min(size / max(capacity, 1), 1)
     return Markup(
         f'<div><svg class="ep-bar" width="{WIDTH}" height="10" role="img"><title>{part:.1f} % full</title>'
         f'<rect width="100%" height="10" rx="5" fill="#888" fill-opacity=".2"/>'
         f'<rect class="ep-fill" width="{part:.2f}%" height="10" rx="5" fill="{colour("observations")}"/></svg>'
-        f'<div class="ep-legend"><span>{size:,} of {capacity:,} steps, {part:.4g} % full</span></div></div>'
+        f'<div class="ep-legend"><span>{size:,} of {counted(capacity, noun)}, {part:.4g} % full</span></div></div>'
     )
 
 
@@ -167,13 +188,15 @@ def timelines(
     """
     if not lines:
         return None
-    max_steps, span = max(MOST_TICKS // (2 * len(lines)), 20), max(end - begin, 1)
+    max_steps, span = max(MOST_TICKS // (3 * len(lines)), 20), max(end - begin, 1)
     has_room = max(len(line.observation_times) for _, line in lines) <= max_steps
     gap = 0.0 if has_room else max(1.0, span / max_steps)  # the same for all, which are compared
     lanes = "".join(_lane(agent, line, begin, span, gap, (results or {}).get(agent, "")) for agent, line in lines)
-    kinds = {"observations": "observes (above)", "actions": "acts (below)"}
+    kinds = {"observations": "observes (above)", "rewards": "gets a reward (middle)", "actions": "acts (below)"}
+    if not any(len(_rewarded(line)) for _, line in lines):
+        del kinds["rewards"]
     if any(line.phase == "waits" for _, line in lines):
-        kinds["rewards"] = "○ waits for an observation"
+        kinds["waits"] = "○ waits for an observation"
     endings = {line.episode.ending for _, line in lines if line.episode.ending.is_done}
     marks = {"terminated": ("■", any(each.is_terminated for each in endings))}
     marks["truncated"] = ("‖", any(each.is_truncated for each in endings))
@@ -195,8 +218,8 @@ def _lane(agent: AgentID, line: Timeline, begin: int, span: int, gap: float, res
         gap: env steps at most this far apart are joined to one stripe.
         result: text behind the timeline.
     """
-    observation_stripes, action_stripes = (
-        _stripes(clock, begin, span, gap) for clock in (line.observation_times, line.action_times)
+    observation_stripes, action_stripes, reward_stripes = (
+        _stripes(clock, begin, span, gap) for clock in (line.observation_times, line.action_times, _rewarded(line))
     )
     mark = ""
     if line.episode.ending.is_done:
@@ -208,14 +231,23 @@ def _lane(agent: AgentID, line: Timeline, begin: int, span: int, gap: float, res
         mark = f'<circle cx="100%" cy="10" transform="translate({BESIDE})" {ring}/>'
     num_observations, num_actions = len(line.observation_times), len(line.action_times)
     words = f"{num_observations:,} observations (above), {num_actions:,} actions (below), {line.phase}"
+    words += f", {len(_rewarded(line)):,} rewards other than 0"
     return (
         f'<div class="ep-lane"><span>{escape(clipped(agent, 24))}</span> <svg width="{WIDTH}" height="20" role="img" '
         f'overflow="visible"><title>{words}</title><svg class="ep-dots" width="100%" height="20" '
         f'viewBox="0 0 {WIDTH} 20" preserveAspectRatio="none" overflow="visible"><g fill="none" stroke-width="6">'
-        f'<path class="ep-observations" d="{_path(observation_stripes, 6)}" stroke="{colour("observations")}"/>'
-        f'<path class="ep-actions" d="{_path(action_stripes, 14)}" stroke="{colour("actions")}"/>'
+        f'<path class="ep-observations" d="{_path(observation_stripes, 3)}" stroke="{colour("observations")}"/>'
+        f'<path class="ep-rewards" d="{_path(reward_stripes, 10)}" stroke="{colour("rewards")}"/>'
+        f'<path class="ep-actions" d="{_path(action_stripes, 17)}" stroke="{colour("actions")}"/>'
         f"</g></svg>{mark}</svg><span>{escape(result)}</span></div>"
     )
+
+
+def _rewarded(line: Timeline) -> np.ndarray:
+    """Return the env steps [k] of the agent's actions whose rewards are not 0."""
+    rewards = np.asarray(line.episode.tracks.rewards.data, np.float64)
+    times = np.asarray(line.action_times)[: len(rewards)]
+    return times[rewards[: len(times)] != 0]
 
 
 def _stripes(clock: ArrayLike, begin: int, span: int, gap: float) -> np.ndarray:
@@ -223,7 +255,7 @@ def _stripes(clock: ArrayLike, begin: int, span: int, gap: float) -> np.ndarray:
     steps = np.asarray(clock, np.float64)
     starts = np.flatnonzero(np.diff(steps, prepend=-np.inf) > gap)
     ends = np.append(starts[1:], len(steps))[: len(starts)] - 1
-    return (np.stack([steps[starts], steps[ends]], 1) - begin) * (WIDTH / span) + (-1.0, 1.0)
+    return (np.stack([steps[starts], steps[ends]], 1) - begin) * (WIDTH / span) + (-1.5, 1.5)
 
 
 def _path(stripes: np.ndarray, y: int) -> str:

@@ -17,13 +17,15 @@ from episodes.pack import EpisodePack
 from episodes.storage.games import GameDataset
 from episodes.storage.remote.remote_directory import is_remote
 from episodes.tracks import nested
+from episodes.tracks.ragged import LENGTH
 
 if TYPE_CHECKING:
     from episodes.storage.dataset import EpisodeDataset
 
-MOST_EPISODES = 8  # that are read of a larger data set
+FEWEST_READ = 8  # episodes of a large data set, even if they are larger
+MOST_SPACED = 200  # episodes that are read of a larger data set
 MOST_READ = 1000  # episodes of a data set that is read as a whole
-MOST_BYTES = 8_000_000  # of its tracks
+MOST_NUMBERS = 2_000_000  # of the tracks of these episodes
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,11 @@ class Schema:
 def read_schema(dataset: EpisodeDataset | GameDataset) -> Schema:
     """Return the tracks of a data set of episodes or of games.
 
-    All episodes are read if they are at most 1,000 with at most 8 MB of numbers, otherwise 8 of them, evenly spaced.
+    All episodes are read if they are at most 1,000 with at most 2,000,000 numbers. Otherwise those that are read are
+    evenly spaced: as many as have 2,000,000 numbers, but at least 8 and at most 200. Of a remote data set, 8 are read.
     """
     num = len(dataset)
-    most = num if _is_small(dataset) else MOST_EPISODES
+    most = _num_read(dataset)
     chosen = np.unique(np.linspace(0, num - 1, min(num, most)).astype(np.intp)).tolist() if num else []
     noun = "game" if hasattr(dataset, "kinds") else "episode"
     by_owner = _by_owner({f"{noun} {i}": dataset[i] for i in chosen})
@@ -93,16 +96,19 @@ def read_schema(dataset: EpisodeDataset | GameDataset) -> Schema:
     return Schema(tuple(tracks), len(chosen), num, noun)
 
 
-def _is_small(dataset: EpisodeDataset | GameDataset) -> bool:
-    """Return True if a data set of this machine is small enough to be read as a whole."""
-    if is_remote(dataset.path) or not 0 < len(dataset) <= MOST_READ:
-        return False
-    nbytes = 0
+def _num_read(dataset: EpisodeDataset | GameDataset) -> int:
+    """Return of how many episodes or games of a data set the statistics are."""
+    num = len(dataset)
+    if num <= FEWEST_READ or is_remote(dataset.path):
+        return FEWEST_READ
+    numbers = 1.0
     for kind in dataset.kinds if isinstance(dataset, GameDataset) else (dataset,):
         fields = kind.stored_header.tracks.values()
-        per_step = sum(np.dtype(field.dtype).itemsize * abs(prod(field.shape)) for field in fields)
-        nbytes += max(per_step * kind.num_steps, kind.nbytes)
-    return nbytes <= MOST_BYTES
+        numbers += sum(abs(prod(field.shape)) for field in fields) * kind.num_steps
+        numbers += kind.nbytes / 8 if any(LENGTH in field.shape for field in fields) else 0
+    if num <= MOST_READ and numbers <= MOST_NUMBERS:
+        return num
+    return min(max(int(MOST_NUMBERS * num / numbers), FEWEST_READ), MOST_SPACED)
 
 
 def _by_owner(episodes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

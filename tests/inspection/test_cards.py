@@ -67,6 +67,28 @@ def test_a_growing_game_names_its_pending_action_and_reward() -> None:
     ]
 
 
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from([0.0, 1.0, -2.0])), min_size=1, max_size=20))
+def test_lanes_mark_rewards_at_their_env_steps_and_parts_have_env_steps(turns: list[tuple[bool, float]]) -> None:
+    """Agents that take turns at random: their rewards that are not 0 are marked at the env step of the action."""
+    game, expected = MultiAgentEpisode("g"), {"a": [], "b": []}
+    game.add_env_reset(observations={"a": 0.0, "b": 0.0})
+    for t, (is_a, reward) in enumerate(turns):
+        agent = "a" if is_a else "b"
+        game.add_env_step({agent: 0.0}, {agent: 1}, {agent: reward})
+        expected[agent] += [t] * (reward != 0)
+    html = game._repr_html_() or ""
+    unit = 640 / len(turns)
+    for lane, steps in zip(re.findall(r'class="ep-rewards" d="([^"]*)"', html), expected.values(), strict=True):
+        stripes = np.array(re.findall(r"M(-?\d+) 10H(\d+)", lane), np.float64).reshape(-1, 2)
+        assert np.abs(stripes.mean(1) - np.array(steps) * unit).max(initial=0) <= 1
+        assert len(stripes) == len(steps)
+    assert ("gets a reward" in html) == any(map(len, expected.values()))
+    for part, line in zip(re.findall(r"<span>env step \d.*?</div>", html), game.agents.timelines.values(), strict=True):
+        times = [int(each) for each in re.findall(r"(\d+)</span>", part)]
+        assert (times[0], times[-1]) == (line.observation_times[0], line.observation_times[-1])
+        assert set(times) <= set(line.observation_times)
+
+
 # --- lines, bars and dots ---------------------------------------------------------------------------------------------
 
 
@@ -166,8 +188,9 @@ def test_statistics_of_a_small_data_set_are_of_all_of_it_and_else_say_of_how_man
 ) -> None:
     dataset = EpisodeDataset(write(tmp_path / "data", walk([3] * 20)))
     assert "of all 20 episodes" in (dataset._repr_html_() or "")
-    monkeypatch.setattr(schema, "MOST_BYTES", 10)
-    assert "of 8 of 20 episodes" in (dataset._repr_html_() or "")
+    for most, read in ((20 * 3 * 3, 20), (12.5 * 3 * 3, 12), (10, 8)):  # three numbers of a step
+        monkeypatch.setattr(schema, "MOST_NUMBERS", most + 1)
+        assert f"of {'all' if read == 20 else f'{read} of'} 20 episodes" in (dataset._repr_html_() or "")
     games = []
     for n in range(10):
         game = MultiAgentEpisode(f"g{n}")
@@ -176,7 +199,61 @@ def test_statistics_of_a_small_data_set_are_of_all_of_it_and_else_say_of_how_man
         games.append(game)
     html = GameDataset(write(tmp_path / "games", games))._repr_html_() or ""  # type: ignore[arg-type]
     assert "of 8 of 10 games" in html
+    assert "mean return 3 " in re.sub("<[^>]+>", " ", html)
+    assert ("kind 0" in html, "1 kind" in html, " kB" in html) == (False, False, True)
     assert html.count("tracks of") == 2  # one card for each agent
+
+
+@given(st.lists(st.floats(-9, 9) | st.just(np.nan), max_size=60))
+def test_tables_list_and_mark_the_best_and_the_worst_episode(returns: list[float]) -> None:
+    values, nothing = np.array(returns), np.zeros(len(returns), np.int64)
+    table = cards.episodes_table(nothing, nothing, values, nothing > 0, nothing > 0, nothing)
+    marks = {row[-1]: values[int(row[0])] for row in table.rows if row[0] != "⋮" and row[-1] in ("best", "worst")}
+    finite = values[np.isfinite(values)]
+    if len(np.unique(finite)) < 2:
+        assert marks == {}
+    else:
+        assert marks == {"best": finite.max(), "worst": finite.min()}
+    listed = [int(row[1].split()[0].replace(",", "")) if row[0] == "⋮" else 1 for row in table.rows]
+    assert sum(listed) == len(values)
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0, -0.5, "index"])
+@pytest.mark.parametrize("lengths", [[3, 3, 3], [2, 9, 4]])
+def test_data_set_card_has_means_and_a_chart_of_lengths_that_returns_do_not_show(
+    reward: float | str, lengths: list[int], tmp_path: Path
+) -> None:
+    rewards = [np.full(n, i if reward == "index" else reward, np.float64) for i, n in enumerate(lengths)]
+    episodes = [
+        SingleAgentEpisode.from_arrays(np.zeros(len(own) + 1), np.zeros(len(own)), own, id_=f"e{i}")
+        for i, own in enumerate(rewards)
+    ]
+    html = EpisodeDataset(write(tmp_path / "data", episodes))._repr_html_() or ""
+    assert ("lengths of 3 episodes" in html) == (len(set(lengths)) > 1 and reward in ("index", 0.0))
+    for name, values in (("return", [own.sum() for own in rewards]), ("length", lengths)):
+        low, mean, high = map(cards.formatting.number, (min(values), float(np.mean(values)), max(values)))
+        assert f"mean {name} {mean}" + (f" ({low} … {high})" if low != high else "") in html
+
+
+@pytest.mark.parametrize("capacity", [10, 12, 40])
+def test_replay_card_has_age_ratio_and_the_oldest_step_and_says_the_fill_once(capacity: int) -> None:
+    buffer = EpisodeReplayBuffer(capacity, seed=0)
+    assert "oldest stored step" not in (buffer._repr_html_() or "")
+    for episode in walk([4, 8, 6]):
+        buffer.add(episode)
+    buffer.sample(9)
+    html = re.sub("<[^>]+>", "", (buffer._repr_html_() or "").split("</style>")[1])
+    stored = list(buffer.iter_episodes())
+    first = stored[0]
+    assert f"added {len(buffer)} steps ago, t={first.t_started} of episode {first.id_}" in html
+    assert ("whose earlier steps are not stored" in html) == (first.t_started > 0)
+    assert "ever sampled 9 steps, 0.5 for each added step" in html
+    returns = {episode.id_: episode.get_return() for episode in stored}
+    for word, choose in (("best", max), ("worst", min)):
+        id_ = choose(returns, key=lambda each: returns[each])
+        name = f"{word} stored episode {id_}, return {cards.formatting.number(returns[id_])}"
+        assert (name in html) == (len(returns) > 1)
+    assert html.count(f"{len(buffer)} of {capacity} steps") == 1
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.sampled_from([10, 25, 200]))
@@ -205,6 +282,41 @@ def test_card_of_a_prioritized_buffer_has_its_priorities_and_exponents() -> None
     assert "alpha <b>0.5</b>" in html
     assert "beta <b>0.25</b>" in html
     assert ">priority<" in html
+
+
+# --- batches and packs ------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(*[st.floats(-1e3, 1e3) | st.just(np.nan)] * 2), min_size=1, max_size=30))
+def test_opened_columns_without_an_order_have_a_standard_deviation_and_no_first_item(rows: list[Any]) -> None:
+    values = np.array(rows)
+    table = cards._parts(Series("x", "extra", values, len(values)), is_in_time=False)
+    assert table is not None
+    assert table.columns == ("", "min", "mean", "std", "max")
+    for row, column in zip(table.rows, values.T, strict=True):
+        finite = column[np.isfinite(column)]
+        expected = finite.std() if len(finite) else np.nan
+        found = float(row[3])
+        assert found == pytest.approx(expected, rel=1e-3, abs=1e-6, nan_ok=True)
+
+
+def test_listed_rows_of_a_batch_have_their_actions_and_rewards() -> None:
+    buffer = EpisodeReplayBuffer(100, seed=0)
+    buffer.add(walk([30, 40]))
+    batch = buffer.sample(8)
+    table = cards.batch_card(batch).table
+    assert table is not None
+    assert tuple(table.columns[:5]) == ("row", "episode", "t", "action", "reward")
+    for row in table.rows:
+        k = int(row[0])
+        assert list(row[3:5]) == [cards.formatting.number(batch[name][k]) for name in ("actions", "rewards")]
+
+
+@pytest.mark.parametrize(("count", "caption"), [(1, ""), (10, "the episodes side by side"), (11, cards.HISTOGRAMS)])
+def test_packs_of_many_episodes_are_histograms(count: int, caption: str) -> None:
+    card = cards.pack_card(EpisodePack.from_episodes(walk([5] * count)))
+    assert card.caption == caption
+    assert all(("histogram" in row.picture) == (count > 10) for row in card.rows)
 
 
 # --- all cards --------------------------------------------------------------------------------------------------------
