@@ -118,6 +118,29 @@ def step_measures(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return result
 
 
+def words_of_step(measure: str, columns: Mapping[str, np.ndarray], row: int) -> str:
+    """Return the numbers of one step that show a number of a group, as text, such as "|log ratio| 0.55".
+
+    Args:
+        measure: number of the group: a key of `STEP_MEASURES`, or "share".
+        columns: columns of steps.
+        row: index of the step.
+    """
+    if measure == "advantage_agreement":
+        gain = -step_measures({name: columns[name][row : row + 1] for name in _OF_VALUES})["value_error"][0]
+        return f"advantage {text_of('', columns['advantage'][row])}, value target minus value {text_of('', gain)}"
+    if measure == "share" or " - " in measure:
+        names = ["share"] * (measure == "share") + [name for name in _OF_VALUES if name in columns]
+        return ", ".join(f"{name_of(name)} {text_of(name, float(columns[name][row]))}" for name in names)
+    name = STEP_MEASURES[measure]
+    one = {column: columns[column][row : row + 1] for column in _OF_DISTANCES if column in columns}
+    return f"{name_of(name)} {text_of(name, step_measures(one)[name][0])}"
+
+
+_OF_VALUES = ("first_value", "value_target")
+_OF_DISTANCES = ("first_ratio", "first_gradient_step", "first_logp_difference")
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
     """Limit of a number of groups, beyond which a group shows a finding.

@@ -85,7 +85,7 @@ def test_training_page_follows_runs_and_links_to_episodes(tmp_path: Path, tab: T
             assert "hidden=b" in page.url
             page.locator("#more summary").click()
             page.locator("figure[data-metric='update/own_metric']").wait_for()
-            assert tab.texts("#episodes h2 >> nth=0")[0].startswith("newest episodes")
+            assert tab.texts("#episodes h2 >> nth=0")[0].startswith("Episodes: newest")
             page.get_by_role("link", name="e8").click()
             page.locator("#episode h2", has_text="e8").wait_for()
             assert page.title() == "Run a: episodes"

@@ -489,7 +489,9 @@ def test_numbers_have_the_logged_ones_beside_them(module: str, suffix: str, tmp_
         encoding="utf-8",
     )
     pages = [update_page(tmp_path, update, module or None, str, "../../") for update in (1, 2)]
-    logged = [re.findall(r'data-name="(\w+)"[^<]*<[^<]*<small>as logged: <b>(.*?)</b>', page) for page in pages]
+    logged = [
+        re.findall(r', as logged</dt><dd data-name="(\w+)"[^>]*>(.*?)</dd><small>[^<]*: <b>', page) for page in pages
+    ]
     assert logged[0] == [
         ("loss", "1.5"),
         ("clipped", "25.00 %"),
