@@ -117,7 +117,7 @@ def _name_of_step(one: RunFinding) -> str:
     """Return the words of the link to the episode that shows a finding, with what was measured there."""
     if one.episode is None:
         return f"Episodes in {one.data}"
-    at = "" if one.t is None else f", t={one.t}"
+    at = "" if one.t is None else f", {'turn ' if one.table == 'by-turn' else 't='}{one.t}"
     at += "" if one.learned_in is None else f", learned in update {one.learned_in}"
     return f"Episode {brief_id(one.episode)}{at}" + f": {one.step}" * bool(one.step)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import floor, log10
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,17 @@ def histogram(values: np.ndarray, num_bins: int) -> tuple[np.ndarray, np.ndarray
     else:
         half = max(abs(low), 1.0) / 2
         edges = np.array([low - half, low + half])
+    edges = with_few_digits(edges)
     return np.histogram(values, edges)[0], edges
+
+
+def with_few_digits(edges: np.ndarray) -> np.ndarray:
+    """Return edges of bins [n + 1], of which the inner ones are rounded to a hundredth of the narrowest bin."""
+    width = float(np.diff(edges).min())
+    if not 1e-100 < width < 1e100:
+        return edges
+    rounded = np.array([edges[0], *(round(edge, 2 - floor(log10(width))) for edge in edges[1:-1].tolist()), edges[-1]])
+    return rounded if (np.diff(rounded) > 0).all() else edges
 
 
 def log_ratios(columns: Mapping[str, np.ndarray]) -> np.ndarray:

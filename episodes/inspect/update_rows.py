@@ -173,10 +173,12 @@ def strongest_step(columns: Columns, sizes: np.ndarray, data: Mapping[str, Any])
         for id_, start, length in zip(*(table[key].tolist() for key in ("id", "t_started", "length")), strict=True):
             stored.setdefault(str(id_), []).append((name, start, start + length))
     known, updates = np.flatnonzero(np.isfinite(sizes)), columns["update"]
-    updates_stored = {int(updates[row]) for row in known.tolist() if str(ids[row]) in stored} if stored else ()
-    for row in known[np.argsort(-sizes[known], kind="stable")].tolist() if stored else ():
+    keys = zip(map(str, ids[known].tolist()), columns["t"][known].tolist(), strict=True)
+    holders = [[name for name, start, stop in stored.get(id_, ()) if start <= t < stop] for id_, t in keys]
+    updates_stored = {int(updates[row]) for row, names in zip(known.tolist(), holders, strict=True) if names}
+    for i in np.argsort(-sizes[known], kind="stable").tolist() if stored else ():
+        row, names = int(known[i]), holders[i]
         t, agent = int(columns["t"][row]), agents[row]
-        names = [name for name, start, stop in stored.get(str(ids[row]), ()) if start <= t < stop]
         if names:
             at_time = np.flatnonzero(columns["t"] == t).tolist()
             newest = max(other for other in at_time if (ids[other], agents[other]) == (ids[row], agent))
