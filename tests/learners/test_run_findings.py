@@ -278,10 +278,9 @@ def test_finding_links_to_the_strongest_rows_and_states_their_numbers(
     assert strongest.value == pytest.approx(number_in(numbers, finding.measure))
     page = LiveFindings([folder]).html()
     assert f">Update {finding.update}: {shown}</a>" in page
-    assert (
-        f">Episode {finding.episode}, t={finding.t}, learned in update {finding.learned_in}: {finding.step}</a>" in page
-        or not finding.data
-    )
+    at = f"turn {finding.t}" if finding.table == "by-turn" else f"t={finding.t}"
+    words = f">Episode {finding.episode}, {at}, learned in update {finding.learned_in}: {finding.step}</a>"
+    assert words in page or not finding.data
     rows = explain_update(folder, finding.update, episodes=())
     steps = [row for row in rows if (row.id_, row.t) == (finding.episode, finding.t)]
     values = {number(abs(value)) for step in steps for value in step.measurements.values()}
