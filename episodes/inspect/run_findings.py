@@ -27,6 +27,7 @@ from episodes.inspect.update_measures import (
     name_of,
     ratio_distances,
     text_of,
+    words_of_step,
 )
 from episodes.inspect.update_rows import Mark, UpdateRow, strongest, strongest_rows, strongest_step
 from episodes.storage import EpisodeDataset
@@ -98,12 +99,13 @@ class RunFinding:
         episode: id of an episode that shows it, or None.
         agent: agent of the step that shows it, or None.
         t: time of the step that shows it, or None.
+        learned_in: number of the update that measured the step, or None.
         step: what was measured at the step, as text.
         others: what the numbers `UpdateRow.others` in `course` are of, such as "earlier turns", or "".
         measure: column of the table with the numbers of `course`, such as "ratio_distance", or the difference of two
             columns, such as "first_value - value_target".
         course: rows of the tables of the examined updates that show the finding best, with their numbers. That of
-            `update` is the strongest one.
+            `update` is the strongest one, or within 10 % of it and with a stored episode.
     """
 
     kind: str
@@ -116,6 +118,7 @@ class RunFinding:
     episode: str | None = None
     agent: str | None = None
     t: int | None = None
+    learned_in: int | None = None
     step: str = ""
     others: str = ""
     measure: str = ""
@@ -453,28 +456,25 @@ def _other_policies(
         course = strongest_rows(columns, group, lambda rows: mean(distances[rows]), among, beside=beside)
         shown = strongest_step(columns, np.where(among, distances, np.nan), data)
         return {
-            "update": strongest(course).update,
+            "update": strongest(course, stored=shown.stored).update,
             "module": module,
             "table": f"by-{group}",
-            "data": shown.data,
-            "episode": shown.episode,
-            "agent": shown.agent,
-            "t": shown.t,
-            "step": f"|log ratio| {number(distances[shown.row])}",
+            **shown.place,
+            "step": words_of_step("ratio_distance", columns, shown.row),
             "others": others,
             "measure": "ratio_distance",
             "course": course,
         }
 
-    when = f"in update {begin} already" if is_first else f"since update {begin}"
+    when = f"from update {begin} on"
     small = ", a difference as of lower precision at acting or of weights a few updates old" * (far < SMALL)
     if len(ids) > 1 and (is_far.mean() >= NEARLY_ALL or others > FAR / TIMES):  # others differ too, but less
         if algorithm not in STALE_BY_DESIGN:
             yield RunFinding(
                 "acting_differs",
                 f"{_share(is_far)} measured episodes were sampled by another policy than the one that learns, {when}"
-                f"{since}: their mean |log ratio| before the first gradient step is {number(far)}, and 0 if both see "
-                f"the same{small}",
+                f"{since}; the mean |log ratio| before the first gradient step over all of them, in all updates, is "
+                f"{number(far)}, and 0 if both see the same{small}",
                 "compare what the policy sees at acting and at learning: filters and their statistics, preprocessing, "
                 "frame stacks, units of actions"
                 + ", and whether weights are sent after each update" * (begin > 1)
@@ -487,8 +487,8 @@ def _other_policies(
     yield RunFinding(
         "old_policy",
         f"{_share(is_far)} episodes ({rows_far.mean():.0%} of the steps){workers}{',' * bool(workers)} come "
-        f"from another policy than the one that learns, {when}{since}: their mean |log ratio| before the first "
-        f"gradient step is {number(far)}, that of the others {number(others)}{small}",
+        f"from another policy than the one that learns, {when}{since}; their mean |log ratio| before the first "
+        f"gradient step, over all updates, is {number(far)}, that of the others {number(others)}{small}",
         f"check whether new weights reach{workers.removeprefix(', all of')}"
         if workers
         else "find what these episodes share, such as their worker, and whether it receives new weights",
@@ -582,14 +582,14 @@ def _wrong_signs(
             break
     else:
         return
-    worst = strongest(course, -1)
+    opposite = np.where(is_wrong, -columns["advantage"] * gains, np.nan)
+    shown = strongest_step(columns, opposite, data)
+    worst = strongest(course, -1, shown.stored)
     is_here = columns["update"] == worst.update
     others = [of_row == number_ for number_, agent in enumerate(names.tolist()) if agent in right]
     least = min((agree(np.flatnonzero(is_here & is_agent)) for is_agent in others), default=float("nan"))
     whose = "" if agents[0] == "None" else f" of {'agent' if len(wrong) == 1 else 'agents'} {_list(wrong)}"
     beside = f"; of {_list(right)} it is {number(least)} or more" if np.isfinite(least) else ""
-    opposite = np.where(is_wrong, -columns["advantage"] * gains, np.nan)
-    shown = strongest_step(columns, opposite, data)
     yield RunFinding(
         "advantage_sign",
         f"advantages{whose} have the wrong sign: in update {worst.update} their correlation with value target minus "
@@ -598,12 +598,8 @@ def _wrong_signs(
         worst.update,
         module,
         f"by-{group}",
-        data=shown.data,
-        episode=shown.episode,
-        agent=shown.agent,
-        t=shown.t,
-        step=f"advantage {number(columns['advantage'][shown.row])}, value target minus value "
-        f"{number(gains[shown.row])}",
+        **shown.place,
+        step=words_of_step("advantage_agreement", columns, shown.row),
         others="the other agents",
         measure="advantage_agreement",
         course=course,
@@ -625,6 +621,7 @@ def _values_at_limit(
     if not abs(sizes[-1]) >= STAYS * (np.sign(sizes[-1]) * sizes).max():
         return  # values are not learned yet, or are just being learned
     ids = {(id_, agent) for id_, agent in zip(columns["episode"][is_last], columns["agent"][is_last], strict=True)}
+    learned = set(zip(columns["episode"].tolist(), columns["agent"].tolist(), strict=True))
     if last < FEWEST_STEPS or len(ids) < FEWEST_ENDS or is_last.all():
         return
     here, rest = errors[is_last], errors[~is_last]
@@ -636,23 +633,20 @@ def _values_at_limit(
     sign, parts = int(np.sign(here.mean())), ("first_value", "value_target")
     course = strongest_rows(all_columns, "time", lambda rows: mean(all_errors[rows]), is_end, sign, parts)
     shown = strongest_step(all_columns, np.where(is_end, sign * all_errors, np.nan), data)
-    best = strongest(course, sign)
+    best = strongest(course, sign, shown.stored)
     value, target = (best.parts[name] for name in parts)
     yield RunFinding(
         "value_at_limit",
-        f"{len(ids)} episodes end at the same step t={last}; in update {best.update}, the mean value at "
+        f"{len(ids)} of the {len(learned)} episodes of the newest updates end at the same step t={last}; "
+        f"in update {best.update}, the mean value at "
         f"t={best.row['time']} is {number(value)} and its target {number(target)}: a time limit counts as the end of "
         "the task",
         "store a time limit as truncated=True and terminated=False, so that the target has the value after it",
         best.update,
         module,
         "by-time",
-        data=shown.data,
-        episode=shown.episode,
-        agent=shown.agent,
-        t=shown.t,
-        step=f"value {number(all_columns['first_value'][shown.row])}, target "
-        f"{number(all_columns['value_target'][shown.row])}",
+        **shown.place,
+        step=words_of_step("first_value - value_target", all_columns, shown.row),
         others="all other steps",
         measure="first_value - value_target",
         course=course,
@@ -677,7 +671,8 @@ def _equal_targets(columns: Columns, module: str, data: Mapping[str, EpisodeData
     episode, holder = _stored(names, data)
     yield RunFinding(
         EQUAL_ENDS,
-        f"{len(set(names))} episodes end at the same step t={last}, none later, and their value target there is always "
+        f"{len(set(names))} of {len(set(columns['episode'].tolist()))} episodes end at the same step "
+        f"t={last}, none later, and their value target there is always "
         f"{number(float(targets[0]), 3)}: nothing is expected after it",
         OF_EQUAL_ENDS,
         int(columns["update"][is_last][-1]),
@@ -724,8 +719,8 @@ def _loss_at_start(columns: Columns, module: str, data: Mapping[str, EpisodeData
         replace(row, others=of_steps[row.update])
         for row in strongest_rows(columns, "time", lambda rows: float(np.nansum(columns["share"][rows])), is_first)
     ]
-    best = strongest(course)
-    shown = strongest_step(columns, np.where(is_first, loss, np.nan), data)
+    shown = strongest_step(columns, np.where(is_first, columns["share"], np.nan), data)
+    best = strongest(course, stored=shown.stored)
     yield RunFinding(
         "loss_at_start",
         f"first steps of episodes have {text_of('share', best.value)} of the loss of update {best.update} and are "
@@ -735,12 +730,8 @@ def _loss_at_start(columns: Columns, module: str, data: Mapping[str, EpisodeData
         best.update,
         module,
         "by-time",
-        data=shown.data,
-        episode=shown.episode,
-        agent=shown.agent,
-        t=0,
-        step=f"loss {number(loss[shown.row])}, value {number(columns['first_value'][shown.row])}, target "
-        f"{number(columns['value_target'][shown.row])}",
+        **shown.place,
+        step=words_of_step("share", columns, shown.row),
         others="their share of the steps",
         measure="share",
         course=course,
@@ -823,9 +814,17 @@ def _other_tokens(columns: Columns, module: str, data: Mapping[str, EpisodeDatas
         is_later = columns["t"] >= (one.t or 0)
         among, beside = is_known & is_later, is_known & ~is_later
         course = strongest_rows(columns, "turn", lambda turn, sizes=sizes: mean(sizes[turn]), among, beside=beside)
+        of_step = (columns["t"] == one.t) & (np.array([*map(str, columns["episode"].tolist())], object) == one.episode)
+        known = {str(id_) for dataset in data.values() for id_ in dataset.metadata["id"].tolist()}
+        stored = {
+            int(columns["update"][row])
+            for row in np.flatnonzero(among).tolist()
+            if str(columns["episode"][row]) in known
+        }
         yield replace(
             one,
-            update=strongest(course).update,
+            update=strongest(course, stored=stored).update,
+            learned_in=None if not of_step.any() else int(columns["update"][of_step].max()),
             module=module,
             table="by-turn",
             others="earlier turns",
@@ -874,7 +873,8 @@ def _far_tokens(
         data=stored.get(episode, ""),
         episode=episode,
         t=first,
-        step=f"mean difference {number(mean(differences[turns == first][of_row == worst.argmax()]))}",
+        step="mean |logp difference| of the turn "
+        f"{number(mean(differences[turns == first][of_row == worst.argmax()]))}",
     )
 
 

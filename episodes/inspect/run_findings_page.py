@@ -102,8 +102,9 @@ def calibration_verdict(line: CalibrationBin) -> str:
     gap = line.value - line.bootstrapped
     size = max(abs(line.value), abs(line.bootstrapped))
     if abs(gap) <= CLOSE * size:
-        return "close"
-    return f"values are {'higher' if gap > 0 else 'lower'} by {number(abs(gap), 3)} ({abs(gap) / size:.0%})"
+        return "values are close to the returns that followed"
+    way = "higher" if gap > 0 else "lower"
+    return f"values are {way} by {number(abs(gap), 3)} ({abs(gap) / size:.0%}) than the returns that followed"
 
 
 def _name_of_update(one: RunFinding) -> str:
@@ -116,7 +117,8 @@ def _name_of_step(one: RunFinding) -> str:
     """Return the words of the link to the episode that shows a finding, with what was measured there."""
     if one.episode is None:
         return f"Episodes in {one.data}"
-    at = "" if one.t is None else f", t={one.t}"
+    at = "" if one.t is None else f", {'turn ' if one.table == 'by-turn' else 't='}{one.t}"
+    at += "" if one.learned_in is None else f", learned in update {one.learned_in}"
     return f"Episode {brief_id(one.episode)}{at}" + f": {one.step}" * bool(one.step)
 
 

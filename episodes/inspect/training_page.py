@@ -22,10 +22,12 @@ from episodes.inspect.formatting import clipped, finite_or_text, page_id
 from episodes.inspect.html import template_file, templates
 from episodes.inspect.html_report import open_for_page, repetitions
 from episodes.storage.header import NAME as DATASET_FILE
+from episodes.storage.ledger import LedgerReader
 from episodes.storage.runs import KEPT_AS, StoredRun, differing, read_run
 from episodes.storage.runs import is_run as has_status
 
 SCOPES = ("train", "test", "update", "info")
+KEPT_AT = "custom_data/num_steps"  # environment steps of the run when an episode was kept
 MOST_CELLS = 400  # of a curve
 MOST_EPISODES = 5  # of each list
 MOST_SETTINGS, MOST_OF_SETTING = 500, 300  # number, and characters of one
@@ -181,12 +183,19 @@ class RunFiles:
         newest = np.arange(len(returns))[::-1]
         if len(returns) <= 3 * MOST_EPISODES:
             chosen = {"newest": newest}
-            if KEPT_AS in table:  # one list for each reason, the first one of an episode
-                reasons = np.array([clipped(reason, 20).split(",")[0] for reason in table[KEPT_AS].tolist()], object)
-                chosen = {reason: newest[reasons[newest] == reason] for reason in sorted(set(reasons.tolist()))}
         else:
             chosen = {"best": order[::-1][:MOST_EPISODES], "worst": order[:MOST_EPISODES]}
             chosen["newest other"] = newest[~np.isin(newest, np.concatenate(list(chosen.values())))][:MOST_EPISODES]
+        if KEPT_AS in table:  # one list for each reason, since episodes were kept at different times
+            kinds = np.array([_kept_as(str(words)) for words in table[KEPT_AS].tolist()], object)
+            ranked = {"best": np.append(order[::-1], np.flatnonzero(np.isnan(returns)))}
+            ranked["worst"] = np.append(order, np.flatnonzero(np.isnan(returns)))
+            most = MOST_EPISODES if len(returns) > 3 * MOST_EPISODES else len(returns)
+            chosen = {}
+            for kind in sorted(set(kinds.tolist())):
+                rows = ranked["worst" if kind == "worst" else "best"]
+                title = f"{kind} of their interval" if kind in ("best", "worst") else kind
+                chosen[title] = rows[kinds[rows] == kind][:most]
         nth = repetitions(table)
         self.episodes[name] = {
             kind: [_row(table, i, int(nth[i])) for i in rows.tolist()] for kind, rows in chosen.items() if len(rows)
@@ -232,13 +241,34 @@ class RunFiles:
             "age": max(time.time() - max(times), 0.0) if times else None,
             "problem": "; ".join(file.problem for file in self.files.values() if file.problem),
             "metrics": metrics,
-            "clock": _clock(self.files["update"].columns),
+            "clock": _clock(with_updates(self.path, self.files["update"].columns)),
             "episodes": {name: lists for name, lists in self.episodes.items() if lists},
         }
 
 
+def _kept_as(reasons: str) -> str:
+    """Return the name of the list of an episode, given why it was kept: "best", "worst", "random", or "kept" if it was
+    the best and the worst one of its interval.
+
+    >>> [_kept_as(reasons) for reasons in ("best", "best, random", "worst, best", "")]
+    ['best', 'best', 'kept', 'kept']
+    """
+    known = {"best", "worst"}.intersection(reasons.split(", ")) or {"random"}.intersection(reasons.split(", "))
+    return known.pop() if len(known) == 1 else "kept"
+
+
+def _whole(value: Any) -> int | None:
+    """Return a count as an integer, or None if it is not finite."""
+    try:
+        return int(value) if math.isfinite(value) else None
+    except TypeError:
+        return None
+
+
 def _row(table: Mapping[str, np.ndarray], i: int, nth: int) -> dict[str, Any]:
-    """Return the data of a link to an episode: id, start, agent, return and length."""
+    """Return the data of a link to an episode: id, start, agent, return, length, and at which environment step
+    it was kept.
+    """
     return {
         "id": page_id(table["id"][i]),
         "t": int(table["t_started"][i]),
@@ -246,7 +276,7 @@ def _row(table: Mapping[str, np.ndarray], i: int, nth: int) -> dict[str, Any]:
         "nth": nth,
         "return": finite_or_text(table["return"][i]),
         "length": int(table["length"][i]),
-        "kept": clipped(table[KEPT_AS][i], 20) if KEPT_AS in table else "",
+        "at": _whole(table[KEPT_AT][i]) if KEPT_AS in table and KEPT_AT in table else None,
     }
 
 
@@ -268,6 +298,21 @@ def _curve(steps: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarray]:
     shares = np.where(is_finite, numbers, 0.0) / np.maximum(np.repeat(counts, np.diff(lasts, prepend=-1)), 1)
     mean = np.where(counts, np.add.reduceat(shares, starts), np.nan)  # without overflow
     return {"step": steps[lasts], "mean": mean, "low": cells.low[:, 0].copy(), "high": cells.high[:, 0].copy()}
+
+
+def with_updates(run: Path, columns: dict[str, list[float]]) -> dict[str, list[float]]:
+    """Return the columns of the table "update" of a run with the numbers of its updates, "num_updates".
+
+    If the table lacks them, they are those of the ledger, provided that it has as many updates as the table has rows.
+    """
+    if "num_updates" in columns or not columns:
+        return columns
+    try:
+        numbers = sorted({number for number, _ in LedgerReader(run).updates})
+    except (OSError, EpisodeError):  # there is none, or it is damaged, which the findings tell
+        return columns
+    is_each = len(numbers) == len(next(iter(columns.values())))
+    return columns | {"num_updates": list(map(float, numbers))} if is_each else columns
 
 
 def _clock(columns: dict[str, list[float]]) -> dict[str, np.ndarray]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from math import floor, log10
+from math import floor, isfinite, log10
 
 import numpy as np
 from markupsafe import Markup, escape
 
 from episodes.inspect.formatting import counted, number
+from episodes.inspect.update_measures import with_few_digits
 
 LEFT, RIGHT, TOP, BOTTOM = 40, 250, 8, 128  # of the plot in the chart
 NUM_CELLS = 26  # of a chart of two columns, along each axis
@@ -90,9 +91,18 @@ def bars(
 
 def _between(column: str, edges: np.ndarray, i: int) -> str:
     """Return the attribute with the filter of the rows in a bin of a column. Only the last bin has its upper edge."""
-    low, high = (repr(float(edge)) for edge in edges[i : i + 2])
+    low, high = map(float, edges[i : i + 2])
+    low, high = _outward(low, -1) if i == 0 else low, _outward(high, 1) if i + 2 == len(edges) else high
     sign = "&lt;=" if i + 2 == len(edges) else "&lt;"
-    return f' data-test="{column} &gt;= {low} and {column} {sign} {high}"'
+    return f' data-test="{column} &gt;= {low!r} and {column} {sign} {high!r}"'
+
+
+def _outward(value: float, way: int) -> float:
+    """Return a number of 6 digits that is not less than a value if `way` is 1, and not greater if it is -1."""
+    result = float(f"{value:.6g}")
+    if way * (result - value) < 0:
+        result = float(f"{value + way * abs(value) * 1e-5:.6g}")
+    return result if isfinite(result) else value
 
 
 def cells(
@@ -127,7 +137,7 @@ def cells(
     low, high = float(min(x.min(), y.min())), float(max(x.max(), y.max()))
     if low == high:
         low, high = low - 0.5, high + 0.5
-    edges = np.linspace(low, high, NUM_CELLS + 1)
+    edges = with_few_digits(np.linspace(low, high, NUM_CELLS + 1))
     counts = np.histogram2d(x, y, [edges, edges])[0].astype(np.int64)
     of_marked = np.zeros_like(counts)
     if marked is not None:

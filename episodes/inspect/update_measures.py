@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import floor, log10
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,17 @@ def histogram(values: np.ndarray, num_bins: int) -> tuple[np.ndarray, np.ndarray
     else:
         half = max(abs(low), 1.0) / 2
         edges = np.array([low - half, low + half])
+    edges = with_few_digits(edges)
     return np.histogram(values, edges)[0], edges
+
+
+def with_few_digits(edges: np.ndarray) -> np.ndarray:
+    """Return edges of bins [n + 1], of which the inner ones are rounded to a hundredth of the narrowest bin."""
+    width = float(np.diff(edges).min())
+    if not 1e-100 < width < 1e100:
+        return edges
+    rounded = np.array([edges[0], *(round(edge, 2 - floor(log10(width))) for edge in edges[1:-1].tolist()), edges[-1]])
+    return rounded if (np.diff(rounded) > 0).all() else edges
 
 
 def log_ratios(columns: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -116,6 +127,29 @@ def step_measures(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             if "advantage" in columns:
                 result["advantage_error"] = -columns["advantage"] * result["value_error"]
     return result
+
+
+def words_of_step(measure: str, columns: Mapping[str, np.ndarray], row: int) -> str:
+    """Return the numbers of one step that show a number of a group, as text, such as "|log ratio| 0.55".
+
+    Args:
+        measure: number of the group: a key of `STEP_MEASURES`, or "share".
+        columns: columns of steps.
+        row: index of the step.
+    """
+    if measure == "advantage_agreement":
+        gain = -step_measures({name: columns[name][row : row + 1] for name in _OF_VALUES})["value_error"][0]
+        return f"advantage {text_of('', columns['advantage'][row])}, value target minus value {text_of('', gain)}"
+    if measure == "share" or " - " in measure:
+        names = ["share"] * (measure == "share") + [name for name in _OF_VALUES if name in columns]
+        return ", ".join(f"{name_of(name)} {text_of(name, float(columns[name][row]))}" for name in names)
+    name = STEP_MEASURES[measure]
+    one = {column: columns[column][row : row + 1] for column in _OF_DISTANCES if column in columns}
+    return f"{name_of(name)} {text_of(name, step_measures(one)[name][0])}"
+
+
+_OF_VALUES = ("first_value", "value_target")
+_OF_DISTANCES = ("first_ratio", "first_gradient_step", "first_logp_difference")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from episodes.inspect.conversation import Decode
 from episodes.inspect.formatting import brief_id, clipped, counted, number
 from episodes.inspect.run_findings import RunFinding
 from episodes.inspect.run_findings_page import course_html
-from episodes.inspect.training_page import CSVFile
+from episodes.inspect.training_page import CSVFile, with_updates
 from episodes.inspect.update_explanation import UpdateExplanation, chunks_by_id, explain_update, stored_episodes
-from episodes.inspect.update_measures import AGREES, FAR, STEP_MEASURES, Limit, name_of, step_measures, text_of
+from episodes.inspect.update_measures import AGREES, FAR, STEP_MEASURES, Limit, step_measures, words_of_step
 from episodes.inspect.update_tables import Address, body_of, link_to, page_of, rows_beyond
 from episodes.storage.ledger import LedgerReader
 from episodes.storage.runs import is_run, read_run
@@ -133,8 +133,9 @@ def _row_of_csv(run: Path, update: int) -> dict[str, float]:
     """Return the finite numbers that a run logged for an update, by name; none if it did not log them."""
     file = CSVFile(run / "update.csv")
     file.read()
-    rows = [i for i, n in enumerate(file.columns.get("num_updates", ())) if n == update]
-    numbers = {name: column[rows[-1]] for name, column in file.columns.items()} if rows else {}
+    columns = with_updates(run, file.columns)
+    rows = [i for i, n in enumerate(columns.get("num_updates", ())) if n == update]
+    numbers = {name: column[rows[-1]] for name, column in columns.items()} if rows else {}
     return {name: value for name, value in numbers.items() if isfinite(value)}
 
 
@@ -206,14 +207,14 @@ def _finding(one: RunFinding, explanation: UpdateExplanation, query: str, page: 
     if one.update != update:
         size = f": {escape(strongest)}" * bool(strongest)
         link = f'<a href="{one.update}{escape(query)}#{one.table}">update {one.update}{size}</a>'
-        words += f". {'Strongest' if one.course else 'See'} in {link}"
+        words += f". {'Shown best' if one.course else 'See'} in {link}"
     elif len(one.course) > 1:
-        words += ", the strongest one of the updates"
+        words += ", the update that shows it best"
     if not one.course and is_here:
         words += f'; <a href="#{one.table}">see the table</a>'
     return (
         f'<div class="finding{"" if is_here else " weak"}" data-table="{one.table}" data-kind="{one.kind}">'
-        f"<p><b>{escape(one.kind.replace('_', ' '))}</b> {escape(clipped(one.text, 500))}.</p>"
+        f"<p><b>{escape(one.title)}</b>: {escape(clipped(one.text, 500))}.</p>"
         f"<p><strong>{words}.</strong>{_stored_step(one, explanation, page) * is_here}</p>"
         f"<p class=todo>To do: {escape(one.advice)}.</p>"
         f"{course_html(replace(one, update=update), lambda n: f'{n}{query}#{one.table}')}</div>"
@@ -222,11 +223,12 @@ def _finding(one: RunFinding, explanation: UpdateExplanation, query: str, page: 
 
 def _stored_step(one: RunFinding, explanation: UpdateExplanation, page: Address) -> str:
     """Return a link to the stored step of an update that shows a finding best as HTML, "" if none is stored."""
-    limit, name = limit_of(one), STEP_MEASURES.get(one.measure, "share")
-    sizes = ({"share": explanation.columns["share"]} | step_measures(explanation.columns)).get(name)
+    limit, columns = limit_of(one), explanation.columns
+    measures = {"share": columns["share"]} | step_measures(columns)
+    sizes = measures.get(STEP_MEASURES.get(one.measure, one.measure))
     if limit is None or sizes is None:
         return ""
-    is_stored = np.array([id_ is not None and bool(page(id_)) for id_ in explanation.columns["episode"].tolist()], bool)
+    is_stored = np.array([id_ is not None and bool(page(id_)) for id_ in columns["episode"].tolist()], bool)
     rows = np.flatnonzero(is_stored & np.isfinite(sizes) & rows_beyond(explanation, one.table, limit))
     if not len(rows):
         return " No row that shows it is of a stored episode."
@@ -237,6 +239,6 @@ def _stored_step(one: RunFinding, explanation: UpdateExplanation, page: Address)
         f"{brief_id(step.id_)}, {'turn' if step.token is not None else 't='}{'' if step.token is None else ' '}{step.t}"
     )
     return (
-        f' Strongest stored step: <a href="{escape(str(link))}">episode {escape(words)}: '
-        f"{escape(name_of(name))} {escape(text_of(name, float(sizes[row])))}</a>."
+        f' Strongest stored step of this update: <a href="{escape(str(link))}">episode {escape(words)}: '
+        f"{escape(words_of_step(one.measure, columns, row))}</a>."
     )

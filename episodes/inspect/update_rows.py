@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
@@ -15,6 +15,7 @@ from episodes.inspect.update_measures import mean, time_ranges
 Columns = Mapping[str, np.ndarray]
 Mark = tuple[str, Mapping[str, str], Sequence[str]]
 """Table on the page of an update, cells that identify a row of it, and columns whose cells are marked."""
+NEARLY = 0.1  # of the largest number, up to which an update with a stored step shows a finding as well
 UNKNOWN = str(None)  # id of an episode, agent or worker
 
 
@@ -89,9 +90,14 @@ def strongest_rows(
     return result
 
 
-def strongest(rows: Sequence[UpdateRow], sign: int = 1) -> UpdateRow:
-    """Return the row with the largest number, or with the smallest one if `sign` is -1. Of equal ones, the newest."""
-    return max(rows, key=lambda row: (sign * row.value, row.update))
+def strongest(rows: Sequence[UpdateRow], sign: int = 1, stored: Collection[int] = ()) -> UpdateRow:
+    """Return the row with the largest number, or with the smallest one if `sign` is -1. Of equal ones, the newest.
+
+    If an update in `stored`, those with steps to look at, has a row within 10 % of it, such a row is returned.
+    """
+    best = max(rows, key=lambda row: (sign * row.value, row.update))
+    near = [row for row in rows if row.update in stored and sign * (best.value - row.value) <= NEARLY * abs(best.value)]
+    return max(near, key=lambda row: (sign * row.value, row.update)) if near else best
 
 
 def _keys(columns: Columns, group: str, steps: np.ndarray) -> np.ndarray | None:
@@ -132,6 +138,8 @@ class StoredStep:
         agent: its agent, or None.
         t: its time.
         row: its index in the columns.
+        learned_in: the update of the row.
+        stored: numbers of the updates that have a stored step that shows the finding.
     """
 
     data: str
@@ -139,6 +147,13 @@ class StoredStep:
     agent: str | None
     t: int
     row: int
+    learned_in: int
+    stored: Collection[int] = ()
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The fields of a finding that name the step."""
+        return {name: getattr(self, name) for name in ("data", "episode", "agent", "t", "learned_in")}
 
 
 def strongest_step(columns: Columns, sizes: np.ndarray, data: Mapping[str, Any]) -> StoredStep:
@@ -157,13 +172,16 @@ def strongest_step(columns: Columns, sizes: np.ndarray, data: Mapping[str, Any])
         table = dataset.metadata
         for id_, start, length in zip(*(table[key].tolist() for key in ("id", "t_started", "length")), strict=True):
             stored.setdefault(str(id_), []).append((name, start, start + length))
-    known = np.flatnonzero(np.isfinite(sizes))
-    for row in known[np.argsort(-sizes[known], kind="stable")].tolist() if stored else ():
+    known, updates = np.flatnonzero(np.isfinite(sizes)), columns["update"]
+    keys = zip(map(str, ids[known].tolist()), columns["t"][known].tolist(), strict=True)
+    holders = [[name for name, start, stop in stored.get(id_, ()) if start <= t < stop] for id_, t in keys]
+    updates_stored = {int(updates[row]) for row, names in zip(known.tolist(), holders, strict=True) if names}
+    for i in np.argsort(-sizes[known], kind="stable").tolist() if stored else ():
+        row, names = int(known[i]), holders[i]
         t, agent = int(columns["t"][row]), agents[row]
-        names = [name for name, start, stop in stored.get(str(ids[row]), ()) if start <= t < stop]
         if names:
             at_time = np.flatnonzero(columns["t"] == t).tolist()
             newest = max(other for other in at_time if (ids[other], agents[other]) == (ids[row], agent))
-            return StoredStep(names[0], str(ids[row]), agent, t, newest)
+            return StoredStep(names[0], str(ids[row]), agent, t, newest, int(updates[newest]), updates_stored)
     row = int(known[sizes[known].argmax()])
-    return StoredStep("", str(ids[row]), agents[row], int(columns["t"][row]), row)
+    return StoredStep("", str(ids[row]), agents[row], int(columns["t"][row]), row, int(updates[row]))

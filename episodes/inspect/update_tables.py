@@ -85,18 +85,18 @@ MEANINGS = {
 TILES = {
     "steps": ("rows", "", ""),
     "episodes": ("episodes with rows, finished or not", "", ""),
-    "loss": ("|loss| per row, summed over its gradient steps", "loss", "mean over minibatches of all epochs"),
+    "loss": ("|loss| per row, summed over gradient steps", "loss", "loss, mean over minibatches of all epochs"),
     "clipped": (
         "rows without a gradient, since clipped",
         "clip_fraction",
         "ratios beyond the limits, mean over minibatches of all epochs",
     ),
-    "kl": ("KL of the mean ratio of each row", "kl", "mean over minibatches of all epochs"),
+    "kl": ("KL of the mean ratio of each row", "kl", "KL, mean over minibatches of all epochs"),
     "ratio_distance": ("mean |log ratio| before the first gradient step", "", ""),
     "explained_variance": (
         "explained variance at the first gradient step of each row",
         "explained_variance",
-        "by values before the update",
+        "explained variance by values before the update",
     ),
 }
 """Names of the numbers of an update on its page, the metrics that runs log of the same quantity, and what those are."""
@@ -297,13 +297,14 @@ def _summary(
         numbers.pop("ratio_distance", None)  # nearly the same
     beyond = {one.measure for one in limits if one.measure in numbers and one.passed_by(numbers[one.measure])}
     for name, value in numbers.items():
-        text = f"{value:,}" if isinstance(value, int) else _text(name, value)
+        text = own = f"{value:,}" if isinstance(value, int) else _text(name, value)
         words, metric, meaning = TILES.get(name, (name_of(name), "", ""))
         beside = ""
         if metric in logged:
             used.add(metric)
-            log = text_of("share" if metric == "clip_fraction" else metric, logged[metric])
-            beside = f"<small>as logged: <b>{escape(log)}</b>, {escape(meaning)}</small>"
+            beside = f"<small>{escape(words)}: <b>{escape(own)}</b></small>"
+            text = text_of("share" if metric == "clip_fraction" else metric, logged[metric])
+            words = f"{meaning}, as logged"
         tiles.append(
             f'<div title="{escape(MEANINGS.get(name, ""))}"><dt>{escape(words)}</dt>'
             f'<dd data-name="{name}"{" class=stands" * (name in beyond)}>{escape(text)}</dd>{beside}</div>'
@@ -411,18 +412,12 @@ def _group_table(
     limits: Iterable[Limit],
 ) -> str:
     """Return the first `limit` rows of `by(group)` as HTML. Numbers beyond `limits` are marked, unless nearly all rows
-    have them, and those in the columns of `marked` in the rows with its cells. Of episodes and turns, these rows come
-    first, then others with a mark.
+    have them, and those in the columns of `marked` in the rows with its cells. Of more episodes or turns than `limit`,
+    these rows are shown first, then others with a mark. Rows are sorted by the column of a finding, or
+    else by the share of the loss; those of time by time.
     """
     is_of_tokens = TOKEN in explanation.columns
     notes, drawn = [], []
-    for one in _of_table(limits, f"by-{group}"):
-        beyond = sum(one.passed_by(one.number_of(row)) for row in rows)
-        if len(rows) > 1 and beyond > NEARLY_ALL * len(rows):
-            notes.append(f"Not marked, since in {beyond} of {len(rows)} rows: {one.words}.")
-        elif beyond:
-            notes.append(f"Marked: {one.words}, in {beyond} of {counted(len(rows), 'row')}.")
-            drawn.append(one)
 
     def led_to(row: Mapping[str, Any]) -> set[str]:
         chosen = (names for cells, names in marked if all(str(row[name]) == cell for name, cell in cells.items()))
@@ -431,15 +426,33 @@ def _group_table(
     def marked_in(row: Mapping[str, Any]) -> set[str]:
         return led_to(row).union(*(one.columns for one in drawn if one.passed_by(one.number_of(row))))
 
-    is_sorted = group != "time"
-    order = "Sorted by share of the loss." if is_sorted else "In the order of time."
+    led_columns = set[str]().union(*map(led_to, rows))
+    limits = _of_table(limits, f"by-{group}")
+    for one in limits:
+        beyond = sum(one.passed_by(one.number_of(row)) for row in rows)
+        if len(rows) > 1 and beyond > NEARLY_ALL * len(rows):
+            but = ", except the one the finding leads to" * (not led_columns.isdisjoint(one.columns))
+            notes.append(f"Not marked{but}, since in {beyond} of {len(rows)} rows: {one.words}.")
+        elif beyond:
+            notes.append(f"Marked: {one.words}, in {beyond} of {counted(len(rows), 'row')}.")
+            drawn.append(one)
+    of_findings = [list(names) for _, names in marked]
     if rows and "episode" in rows[0]:
         rows = sorted(rows, key=lambda row: (not led_to(row), not marked_in(row)))
-        if marked_in(rows[0]):
-            is_sorted = False
-            order = "Rows that stand out first, then sorted by share of the loss."
+        of_findings += [one.columns for one in drawn]
+    by = next((names[0] for names in of_findings if len(names) == 1 and names[0] in rows[0]), "share") if rows else ""
+    is_least = any(one.is_least for one in limits if one.measure == by)
+    sorted_by = None if group == "time" else (by, "ascending" if is_least else "descending")
+    order = (
+        "In the order of time."
+        if sorted_by is None
+        else f"Sorted by {'share of the loss' if by == 'share' else name_of(by)}."
+    )
     left = f" The first {limit} of {len(rows)} rows." if len(rows) > limit else ""
     rows = rows[:limit]
+    if sorted_by is not None:
+        sizes = np.array([float(row[by]) for row in rows]) * (1 if is_least else -1)
+        rows = [rows[i] for i in np.argsort(np.where(np.isnan(sizes), np.inf, sizes), kind="stable").tolist()]
     names = dict.fromkeys(name for row in rows for name in row)
     columns: dict[str, list[Any]] = {name: [row.get(name) for row in rows] for name in names}
     links = [
@@ -450,7 +463,6 @@ def _group_table(
         f"{' '.join(notes)} {order}{left} Numbers are means over the rows, except for counts, shares and correlations."
     )
     led = {i for i, row in enumerate(rows) if led_to(row)}
-    sorted_by = ("share", "descending") if is_sorted else None
     table = table_html(columns, links, marks, _NOT_AT_FIRST, sorted_by, is_of_tokens, led)
     return f"<p class=note>{escape(words.strip())}</p>{table}"
 

@@ -18,6 +18,7 @@ from episode_learners.loggers import CSVLogger
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.inspect.page_server import PageServer
 from episodes.inspect.training_page import CSVFile, RunFiles
+from episodes.storage.ledger import Ledger
 from episodes.storage.ownership import Owner
 from episodes.storage.runs import LOCK, read_run, write_status
 from tests.inspection.data import write
@@ -85,7 +86,7 @@ def test_training_page_follows_runs_and_links_to_episodes(tmp_path: Path, tab: T
             assert "hidden=b" in page.url
             page.locator("#more summary").click()
             page.locator("figure[data-metric='update/own_metric']").wait_for()
-            assert tab.texts("#episodes h2 >> nth=0")[0].startswith("newest episodes")
+            assert tab.texts("#episodes h2 >> nth=0")[0].startswith("Episodes: newest")
             page.get_by_role("link", name="e8").click()
             page.locator("#episode h2", has_text="e8").wait_for()
             assert page.title() == "Run a: episodes"
@@ -282,8 +283,9 @@ def test_large_chart_with_a_logarithmic_scale_read_with_its_axis_is_the_table(tm
         page.reload()
         figure.wait_for()
         assert np.allclose(drawn(page, "train/mean_return", is_log=True), points)
-        figure.locator("button.large").click()
+        page.keyboard.press("Escape")
         assert figure.bounding_box()["width"] == width
+        assert page.evaluate("document.activeElement.getAttribute('aria-expanded')") == "false"
 
 
 @settings(max_examples=20)
@@ -298,6 +300,39 @@ def test_episode_lists_have_the_best_and_worst_and_no_episode_twice(returns: lis
     assert len(shown) == len(set(shown)) == min(len(returns), 15)
     for kind, order in (("best", sorted(returns, reverse=True)), ("worst", sorted(returns))):
         assert [row["return"] for row in lists.get(kind, ())] == order[:5] * (len(returns) > 15)
+
+
+def test_lists_of_kept_episodes_are_sorted_by_return_and_tell_their_step(tmp_path: Path) -> None:
+    """An episode that was the best and the worst one of its interval is in a list of its own."""
+    episodes = []
+    for n, reasons in enumerate(["best", "worst", "best, random", "worst, random", "random", "worst, best"] * 2):
+        episode = plain([float(n)], id_=f"e{n}")
+        episode.custom_data |= {"kept_as": reasons, "num_steps": 100 * n}
+        episodes.append(episode)
+    write(tmp_path / "training", episodes)
+    run = RunFiles(tmp_path)
+    run.read()
+    lists = {title: [(row["id"], row["at"]) for row in rows] for title, rows in run.episodes["training"].items()}
+    numbers = {
+        "best of their interval": (8, 6, 2, 0),
+        "kept": (11, 5),
+        "random": (10, 4),
+        "worst of their interval": (1, 3, 7, 9),
+    }
+    assert lists == {title: [(f"e{n}", 100 * n) for n in rows] for title, rows in numbers.items()}
+
+
+@pytest.mark.parametrize(("num_rows", "has_updates"), [(3, True), (4, False)])
+def test_rows_without_numbers_of_updates_have_those_of_the_ledger_if_they_are_as_many(
+    num_rows: int, has_updates: bool, tmp_path: Path
+) -> None:
+    with Ledger(tmp_path / "ledger") as ledger:
+        for update in (2, 4, 6):
+            ledger.note(update, {"obs": np.zeros(3)})
+    (tmp_path / "update.csv").write_text("step,loss\n" + "".join(f"{10 * n},1.0\n" for n in range(num_rows)))
+    run = RunFiles(tmp_path)
+    run.read()
+    assert run.message()["clock"].get("update", np.zeros(0)).tolist() == [2, 4, 6] * has_updates
 
 
 @WITH_BROWSER

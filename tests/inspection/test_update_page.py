@@ -489,7 +489,9 @@ def test_numbers_have_the_logged_ones_beside_them(module: str, suffix: str, tmp_
         encoding="utf-8",
     )
     pages = [update_page(tmp_path, update, module or None, str, "../../") for update in (1, 2)]
-    logged = [re.findall(r'data-name="(\w+)"[^<]*<[^<]*<small>as logged: <b>(.*?)</b>', page) for page in pages]
+    logged = [
+        re.findall(r', as logged</dt><dd data-name="(\w+)"[^>]*>(.*?)</dd><small>[^<]*: <b>', page) for page in pages
+    ]
     assert logged[0] == [
         ("loss", "1.5"),
         ("clipped", "25.00 %"),
@@ -561,6 +563,8 @@ def test_filters_know_the_names_of_the_page(tab: Tab, tmp_path: Path) -> None:
                 field.fill(f"{words} > {middle!r}")
                 assert output.inner_text() == f"{count} of {len(rows)} rows" * (count < len(rows)), words
     field, output = page.locator("#steps input"), page.locator("#steps output")
+    field.fill("foo > 1")
+    assert {"share of loss", "times learned"} <= {*output.inner_text().split("the columns are ")[1].split(", ")}
     of_two = int((explanation.columns["episode"] == IDS[2]).sum())
     for text, count in {
         "episode = 00000002": of_two,
@@ -579,6 +583,9 @@ def test_filters_know_the_names_of_the_page(tab: Tab, tmp_path: Path) -> None:
         assert output.inner_text() == f"{count} of 60 rows", text
 
 
+NUMBER = re.compile(r"-?\b[\d.]+")
+
+
 @WITH_BROWSER
 def test_parts_of_charts_filter_the_steps(tab: Tab, tmp_path: Path) -> None:
     path = tmp_path / "update.html"
@@ -593,6 +600,10 @@ def test_parts_of_charts_filter_the_steps(tab: Tab, tmp_path: Path) -> None:
         })""",
     )
     assert len(parts) > 20
+    tests = page.eval_on_selector_all(".drawn g[data-test]", "(parts) => parts.map((part) => part.dataset.test)")
+    assert all(
+        len(text.lstrip("-").replace(".", "").lstrip("0")) <= 6 for test in tests for text in NUMBER.findall(test)
+    )
     assert all(text == f"{count} of 60 rows" for count, text in parts)
     svg = page.locator(".drawn svg[tabindex]").first
     svg.focus()
@@ -645,6 +656,9 @@ def test_tables_that_show_a_contrast_are_unfolded(unfolded: tuple[str, ...], exp
     names, rows = reader.tables["by-worker"]
     assert [(rows[n][0], name) for n, name, _ in reader.marks["by-worker"]] == [("2.0", "ratio_distance")]
     assert names[:3] == ["worker", "steps", "ratio_distance"]
+    marks = [("by-time", {"time": "1"}, ["ratio_distance"])]
+    html_of_finding = body_of(explanation, limits=[Limit("ratio_distance", 0.003)], marks=marks)
+    assert "Not marked, except the one the finding leads to, since in 3 of 3 rows" in html_of_finding
     assert "Marked: mean |log ratio| above 0.003, in 1 of 3 rows." in html
     assert "by-time" not in reader.marks
     assert "Not marked, since in 3 of 3 rows: mean |log ratio| above 0.003." in html

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from episodes.inspect.update_explanation import UpdateExplanation
-from episodes.inspect.update_measures import mean, ratio_distances, text_of
-from episodes.inspect.update_rows import strongest, strongest_rows, strongest_step
+from episodes.inspect.update_measures import mean, ratio_distances, text_of, words_of_step
+from episodes.inspect.update_rows import UpdateRow, strongest, strongest_rows, strongest_step
 from episodes.inspect.update_tables import body_of
 from tests.inspection.test_update_page import Reader
 
@@ -78,6 +78,34 @@ def test_strongest_rows_are_those_of_the_tables(steps: list[Any], group: str, si
         assert sign * strongest(course, sign).value == max(sign * one.value for one in course)
 
 
+@given(st.lists(st.floats(-9, 9), min_size=1, max_size=9), st.sets(st.integers(1, 9)), st.sampled_from([1, -1]))
+def test_strongest_update_has_a_stored_step_if_one_within_a_tenth_has(
+    values: list[float], stored: set[int], sign: int
+) -> None:
+    best = strongest([UpdateRow(n, {}, x) for n, x in enumerate(values, 1)], sign, stored)
+    largest = max(sign * value for value in values)
+    near = {n: sign * x for n, x in enumerate(values, 1) if n in stored and largest - sign * x <= 0.1 * abs(largest)}
+    assert (best.update in near) == bool(near)
+    assert sign * best.value == max(near.values(), default=largest)
+
+
+@pytest.mark.parametrize(
+    ("measure", "words"),
+    [
+        ("ratio_distance", "|log ratio| 0.6931"),
+        ("logp_distance", "|logp difference| 0.25"),
+        ("first_value - value_target", "value 3, value target 1"),
+        ("advantage_agreement", "advantage 5, value target minus value -2"),
+        ("share", "share of loss 12.50 %, value 3, value target 1"),
+    ],
+)
+def test_words_of_a_step_are_the_same_on_all_pages(measure: str, words: str) -> None:
+    numbers = {"first_ratio": 2.0, "first_logp_difference": -0.25, "first_value": 3.0, "value_target": 1.0}
+    numbers |= {"first_gradient_step": 0.0, "advantage": 5.0, "share": 0.125}
+    columns = {name: np.array([np.nan, value]) for name, value in numbers.items()}
+    assert words_of_step(measure, columns, 1) == words
+
+
 @given(STEPS, st.sets(st.sampled_from(["a", "b", "a\0"])), st.integers(0, 9))
 def test_strongest_step_is_a_stored_one_if_there_is_one(steps: list[Any], stored: set[str], start: int) -> None:
     columns, among = columns_of(steps)
@@ -97,6 +125,8 @@ def test_strongest_step_is_a_stored_one_if_there_is_one(steps: list[Any], stored
     places = list(zip(*(columns[name].tolist() for name in ("episode", "t", "agent")), strict=True))
     same = np.array([place == (step.episode, step.t, step.agent) for place in places])
     assert np.nanmax(sizes[same]) == sizes[known].max()
+    assert set(step.stored) == set(columns["update"][is_stored & np.isfinite(sizes)].tolist())
+    assert step.learned_in == columns["update"][step.row]
     assert step.row == np.flatnonzero(same)[-1] or not step.data  # of the newest update, as the page of the episode
 
 

@@ -176,7 +176,7 @@ def test_note_of_equal_ends_without_learned_values(
     assert [(note.kind, note.t) for note in findings.notes] == [("equal_ends", 39)] * has_note
     assert ("by its rules" in str(findings)) == has_note
     page = LiveFindings([tmp_path]).html()
-    assert ("<p>8 episodes end at the same step t=39" in page) == has_note
+    assert ("<p>8 of 24 episodes end at the same step t=39" in page) == has_note
     assert "Nothing: no sign of a defect" in page
 
 

@@ -278,7 +278,9 @@ def test_finding_links_to_the_strongest_rows_and_states_their_numbers(
     assert strongest.value == pytest.approx(number_in(numbers, finding.measure))
     page = LiveFindings([folder]).html()
     assert f">Update {finding.update}: {shown}</a>" in page
-    assert f">Episode {finding.episode}, t={finding.t}: {finding.step}</a>" in page or not finding.data
+    at = f"turn {finding.t}" if finding.table == "by-turn" else f"t={finding.t}"
+    words = f">Episode {finding.episode}, {at}, learned in update {finding.learned_in}: {finding.step}</a>"
+    assert words in page or not finding.data
     rows = explain_update(folder, finding.update, episodes=())
     steps = [row for row in rows if (row.id_, row.t) == (finding.episode, finding.t)]
     values = {number(abs(value)) for step in steps for value in step.measurements.values()}
@@ -436,7 +438,7 @@ def test_small_difference_is_described_as_of_lower_precision_or_older_weights(
     assert finding.kind == "acting_differs"
     assert ("as of lower precision at acting" in finding.text) == is_small
     assert ("this is expected" in finding.advice) == is_small
-    assert "in update 1 already" in finding.text
+    assert ", from update 1 on; the mean |log ratio|" in finding.text
     assert "weights are sent" not in finding.advice
 
 

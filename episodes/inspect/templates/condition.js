@@ -1,5 +1,6 @@
 // Conditions on columns, in the language of `episodes copy --where`: names, numbers, strings, comparisons, arithmetic,
-// and, or, not. `condition(text, columns)` returns a function from the index of a row to true or false.
+// and, or, not. `condition(text, columns)` returns a function from the index of a row to true or false. An error has the
+// `names` of the columns, as the page shows them.
 
 const TOKEN = /\s*(?:(custom_data\s*\/\s*(?:[A-Za-z_]\w*|'[^']*'|"[^"]*"))|(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?)|('[^']*'|"[^"]*")|([A-Za-z_]\w*)|(<=|>=|==|!=|[-+*\/%<>()]))/y;
 const COMPARISONS = ["<", "<=", ">", ">=", "==", "!="];
@@ -22,7 +23,7 @@ function tokens(text) {
   return result;
 }
 
-function condition(text, columns) {
+function condition(text, columns, names = Object.keys(columns)) {
   const list = tokens(text);
   let at = 0;
   const next = (...kinds) => (at < list.length && kinds.includes(list[at].kind) ? list[at++].kind : null);
@@ -92,7 +93,7 @@ function condition(text, columns) {
     if (token.kind === "value") return () => token.value;
     if (token.kind !== "name") throw new Error(`${token.kind} is out of place`);
     const column = columns[token.value];
-    if (!column) throw new Error(`unknown column '${token.value}'; the columns are ${Object.keys(columns).join(", ")}`);
+    if (!column) throw new Error(`unknown column '${token.value}'; the columns are ${names.join(", ")}`);
     return (i) => column[i];
   }
   const result = or();

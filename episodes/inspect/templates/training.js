@@ -246,7 +246,7 @@ function chart(name, [from, to]) {
   if (isLarge && !isLog && state.zero.includes(name) && low <= high) [low, high] = [Math.min(low, 0), Math.max(high, 0)];
   if (low === high) [low, high] = [low - (Math.abs(low) / 10 || 1), high + (Math.abs(high) / 10 || 1)];  // a line in the middle
   const x = (value) => WIDTH * ((value - from) / (to - from)), y = (value) => height(value, low, high, EDGE, HEIGHT - EDGE);
-  const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "group", tabindex: 0, "aria-label": `${name}, ${show(ends[0])} to ${show(ends[1])}; arrow keys read its numbers, Enter opens the update` });
+  const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "group", tabindex: 0, "aria-label": `${name}, ${show(ends[0])} to ${show(ends[1])}; arrow keys read its numbers${opensPages() ? ", Enter opens the update" : ""}` });
   const heights = (isLog ? logTicks(low, high) : axisTicks(low, high, isLarge ? 8 : 4)).map((value) => ({ value: isLog ? +(10 ** value).toPrecision(4) : value, at: y(value) }));
   const places = axisTicks(from, to, 5).map((value) => ({ value, at: x(value) }));
   for (const { at, value } of heights) svg.append(element("line", { class: value === 0 ? "grid zero" : "grid", x1: 0, x2: WIDTH, y1: at, y2: at }));
@@ -310,6 +310,18 @@ function zoom(ends) {
   save();
   draw();
 }
+
+function escape() {  // shows the whole run, or else closes the large charts
+  if (state.zoom) return zoom(null);
+  if (!state.large.length) return;
+  const name = state.large[state.large.length - 1];
+  state.large = [];
+  save();
+  draw();
+  figureOf(name)?.querySelector(".large")?.focus();
+}
+
+const opensPages = () => shownRuns().some((run) => pages[run.number]?.length && run.clock.update?.length);  // of updates
 
 function pointsOf(figure) {  // that are shown and have numbers, by x; a figure is made again when they change
   if (figure.points) return figure.points;
@@ -455,9 +467,9 @@ function episodeLists() {
   const parts = runs.flatMap((run, i) => Object.entries(run.episodes).flatMap(([set, lists]) => Object.entries(lists).map(([title, rows]) => {
     const links = rows.map((row) => {
       const address = `episodes/${i}/${encodeURIComponent(set)}/#${new URLSearchParams({ episode: JSON.stringify([row.id, row.t, row.agent, row.nth]) })}`;
-      return element("li", {}, element("a", { href: address, title: row.id }, briefId(row.id)), ` return ${grouped(row.return)}, ${counted(row.length, "step")}${row.kept && row.kept !== title ? `, ${row.kept}` : ""}`);
+      return element("li", {}, element("a", { href: address, title: row.id }, briefId(row.id)), ` return ${grouped(row.return)}, ${counted(row.length, "step")}${row.at === null ? "" : `, at step ${row.at.toLocaleString("en")}`}`);
     });
-    return element("div", { class: "chart" }, element("h2", {}, `${title} episodes`, element("span", {}, `${run.name}/${set}`)), element("ul", {}, ...links));
+    return element("div", { class: "chart" }, element("h2", {}, `Episodes: ${title}`, element("span", {}, `${run.name}/${set}`)), element("ul", {}, ...links));
   })));
   find("episodes").replaceChildren(...parts);
 }
@@ -478,6 +490,7 @@ function tools() {
   for (const option of find("x").options) option.disabled = option.value !== "step" && !runs.some((run) => run.clock[option.value]?.length);
   find("seeds-label").hidden = new Set(groups).size === groups.length;
   find("whole").hidden = !state.zoom;
+  find("opens").hidden = !opensPages();
 }
 
 function sections(names, axis) {  // charts below the names of their tables
@@ -549,7 +562,7 @@ change("seeds", "change", (input) => { state.seeds = input.checked; });
 change("x", "change", (input) => { [state.x, state.zoom, state.at] = [input.value, null, null]; });
 find("tools").addEventListener("submit", (event) => event.preventDefault());
 find("whole").addEventListener("click", () => zoom(null));
-addEventListener("keydown", (event) => { if (event.key === "Escape" && state.zoom) zoom(null); });
+addEventListener("keydown", (event) => { if (event.key === "Escape") escape(); });
 find("settings").querySelector("input").addEventListener("input", settingsTable);
 find("more").addEventListener("toggle", draw);
 load();

@@ -63,7 +63,7 @@ function prepare(box) {
     matches = () => true;
     if (text && /[<>=!]/.test(text)) {
       try {
-        const test = condition(readable(text, hidden.names, texts), columns);
+        const test = condition(readable(text, hidden.names, texts), columns, Object.keys(columns).map((name) => hidden.names[name] ?? name));
         rows.forEach((_, i) => test(i));
         matches = test;
       } catch (error) {
