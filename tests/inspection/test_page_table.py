@@ -101,6 +101,7 @@ FILTERS = {
     "update >= 2 and log_ratio > 0.5": ["e2"],
     "advantage < 0": ["e3"],
     "E2": ["e2"],
+    "worst": ["e3", "e1"],
 }
 
 
@@ -118,7 +119,11 @@ def test_page_of_a_run_sorts_and_filters_by_the_names_in_the_heads(
     monkeypatch.setattr(LiveFindings, "learned", lambda self, number: learned)
     write_status(tmp_path, settings={}, stopped_by="max_epochs")
     with served(tmp_path) as server:
+        tab.page.set_viewport_size({"width": 1500, "height": 900})
         page = tab.open(f"{server.url}episodes/0/training/")
+        kept_note = "3 kept episodes (best and worst of their interval): their mean is not the run's."
+        assert tab.texts("#overview > .note") == [f"{kept_note} The length of each episode is 4."]
+        assert page.locator("#overview svg .here").count() == 4
         assert tab.ids() == ["e3", "e2", "e1"]  # in the order of the training
         assert tab.texts("#rows thead th") == [
             *("id", "return", "update", "worker", "log_ratio", "advantage", "kept_as", "num_steps")
@@ -131,7 +136,7 @@ def test_page_of_a_run_sorts_and_filters_by_the_names_in_the_heads(
         assert tab.ids() == ["e3"]
         assert "the table still shows advantage < 0" in tab.texts("#error")[0]
         page.fill("#words", "nobody")
-        assert 'no id, ending or agent contains "nobody"' in tab.texts("#empty")[0]
+        assert 'no id and no other text contains "nobody"' in tab.texts("#empty")[0]
         page.fill("#words", "")
         for name, ids in (("worker", ["e2", "e3", "e1"]), ("advantage", ["e2", "e1", "e3"])):
             page.locator(f"th button[data-column={name}]").click()
@@ -141,6 +146,18 @@ def test_page_of_a_run_sorts_and_filters_by_the_names_in_the_heads(
             assert tab.ids() == ids
         page.locator("#body tr", has_text="e2").click()
         page.locator("#episode h2", has_text="sampled by worker 2").wait_for()
+        page.locator("th button[data-column=log_ratio]").focus()
+        assert tab.texts("#meaning")[0].startswith("log_ratio: mean of |log(")
+        page.set_viewport_size({"width": 700, "height": 900})
+        page.set_viewport_size({"width": 400, "height": 900})
+        page.locator("#columns summary", has_text="more columns").click()
+        assert {"id", "return", "kept_as"} <= set(tab.texts("#rows thead th"))
+        assert page.evaluate("find('rows').scrollWidth - find('rows').clientWidth") <= 1
+        page.locator("#columns input[data-column=worker]").click()
+        page.wait_for_url("**columns=**")
+        page.reload()
+        page.locator("body[data-ready=yes]").wait_for()
+        assert "worker" in tab.texts("#rows thead th")
 
 
 @WITH_BROWSER

@@ -9,8 +9,13 @@ const talksOf = (episode) => episode?.conversation ?? [];
 const isTalk = (episode) => talksOf(episode).length > 0 && !episode.turns;
 
 function talkHeading(episode) {
-  const [talk] = talksOf(episode);
-  return element("h2", {}, element("span", { title: episode.title }, `Conversation ${shortId(episode.title)}`), element("small", {}, talk.facts.join(", ")));
+  const [talk] = talksOf(episode), ofUpdate = updatesOf(episode), facts = talk.facts.map((fact) => (/^(one of \d+ in )?group /.test(fact) ? fact + ofUpdate : fact));
+  return element("h2", {}, element("span", { title: episode.title }, `Conversation ${shortId(episode.title)}`), element("small", {}, facts.join(", ")));
+}
+
+function updatesOf(episode) {  // that learned from it, in words
+  const updates = [...new Set((episode.updates ?? []).map(([update]) => update))].sort((a, b) => a - b);
+  return updates.length ? ` of update ${updates.join(", ")}` : "";
 }
 
 function shortId(id, others = []) {  // with its end if another id begins equally
@@ -140,19 +145,20 @@ function siblings() {  // the other conversations of the group, with what they w
   const ids = rows.map((one) => columns.id[one]), sorted = [...rows].sort((a, b) => columns.return[b] - columns.return[a] || a - b);
   const best = sorted.filter((one, i) => i < MOST_SIBLINGS || one === row);
   const facts = [["turns", columns.length], ["ending", columns.ending]].filter(([, values]) => rows.some((one) => values[one] !== values[row]));
+  const areKnown = best.some((one) => shown.advantages?.[columns.id[one]] !== undefined);
   const members = best.map((one) => {
     const key = keyOf(one), gain = shown.advantages?.[key.id], isHere = one === row, isOther = keyText(state.other) === keyText(key);
     const words = shortId(key.id, ids), compare = isHere ? "this one" : element("button", { type: "button", "aria-label": `compare with ${key.id}`, "aria-pressed": String(isOther) }, isOther ? "compared" : "compare");
     if (!isHere) compare.addEventListener("click", () => (isOther ? endComparison() : choose(one, true)));
     const go = isHere ? element("b", { title: key.id }, words) : element("button", { type: "button", title: key.id }, words);
     if (!isHere) go.addEventListener("click", () => follow(one));
-    const cells = [[true, go], [true, compare], [false, show(columns.return[one])], [false, gain === undefined ? "–" : show(gain)], ...facts.map(([name, values]) => [name === "ending", String(values[one])])];
+    const cells = [[true, go], [true, compare], [false, show(columns.return[one])], ...(areKnown ? [[false, gain === undefined ? "–" : show(gain)]] : []), ...facts.map(([name, values]) => [name === "ending", String(values[one])])];
     return element("tr", { class: isHere ? "here" : isOther ? "compared" : "" }, ...cells.map(([isText, cell]) => element("td", isText ? { class: "text" } : {}, cell)));
   });
-  const heads = ["id", "", "return", "advantage", ...facts.map(([name]) => name)].map((name) => element("th", ["id", "", "ending"].includes(name) ? { class: "text" } : {}, name));
+  const heads = ["id", "", "return", ...(areKnown ? ["advantage"] : []), ...facts.map(([name]) => name)].map((name) => element("th", ["id", "", "ending"].includes(name) ? { class: "text" } : {}, name));
   const list = element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...members));
-  const updates = [...new Set((shown.updates ?? []).map(([update]) => update))].sort((a, b) => a - b), key = columns["custom_data/group_id"]?.[row];
-  const name = `group ${columns["custom_data/group"]?.[row] ?? shortId(String(group[row]))}${updates.length ? ` of update ${updates.join(", ")}` : key ? ` (${shortId(String(key))})` : ""}`;
+  const key = columns["custom_data/group_id"]?.[row];
+  const name = `group ${columns["custom_data/group"]?.[row] ?? shortId(String(group[row]))}${updatesOf(shown) || (key ? ` (${shortId(String(key))})` : "")}`;
   const common = [facts.some(([one]) => one === "turns") ? "" : counted(columns.length[row], "turn"), facts.some(([one]) => one === "ending") ? "" : columns.ending[row]].filter(Boolean).join(", ");
   const words = `${name}: ${counted(rows.length, "conversation")} of the same prompt${common ? `, each of ${common}` : ""}${best.length < rows.length ? `, the ${best.length} best` : ""}`;
   const part = element("details", { id: "siblings", ...(state.siblings ? { open: "" } : {}) }, element("summary", key ? { title: `group ${key}` } : {}, words), element("div", { tabindex: 0, role: "region", "aria-label": "conversations of the group" }, list));
@@ -276,8 +282,9 @@ function markTurn() {  // the current turn, and the token of the address
     const token = tokenAt(target, linked) ?? target.querySelector(".ep-note");
     token?.classList.add("ep-linked");
     if (token?.place) {
-      find("token").textContent = `linked: ${readToken(token)}`;
       enter(part.querySelector(".talks"), token);
+      if (state.isLinked) token.focus({ preventScroll: true });  // the next Tab goes on from there
+      find("token").textContent = `linked: ${readToken(token)}`;
     }
     target = token ?? target;
   }

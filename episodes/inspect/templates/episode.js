@@ -209,7 +209,7 @@ function runsOf(steps) {  // neighbouring steps as [first, last]
 
 function lane(tracks) {  // of one or several tracks, which then share a scale
   const [track] = tracks, pairs = tracks.flatMap((one) => [[shown, one, ""], ...(partner(one) ? [[other, partner(one), "second"]] : [])]);
-  const middle = middleOf(tracks), colour = (one, i) => (tracks.length > 1 && !middle ? `hsl(${(i * 67 + 215) % 360} 65% 50%)` : `var(--${one.hue})`);
+  const middle = middleOf(tracks), colour = (one, i) => (tracks.length > 1 && !middle ? `hsl(${(i * 67 + 215) % 360} 65% var(--joined))` : `var(--${one.hue})`);
   const ranges = pairs.map(([episode, one]) => seenRange(episode, one)).filter((range) => range[0] <= range[1]);
   const hasBars = track.hue === "rewards" && !track.band && tracks.length === 1, ends = hasBars && ranges.length ? [0] : [];
   const low = Math.min(...ends, ...ranges.map((range) => range[0])), high = Math.max(...ends, ...ranges.map((range) => range[1]));

@@ -1,7 +1,7 @@
 // The page: its state, which is in the address too, the choice of episodes, the keyboard, and the server if there is one.
 
 const live = document.body.dataset.live === "yes";
-const state = { stepOfAgent: null, filter: "", ending: "", sort: null, down: false, isListed: true, episode: null, other: null, agent: null, step: 0, view: null, lanes: null, joined: null, closed: [], tolerance: 0, speed: 20, loop: false, token: null, isLinked: false, colour: "", siblings: true, areTracksOpen: false, isComparing: false, large: [], byQuantity: false };
+const state = { stepOfAgent: null, filter: "", ending: "", sort: null, down: false, isListed: true, episode: null, other: null, agent: null, step: 0, view: null, lanes: null, joined: null, closed: [], tolerance: 0, speed: 20, loop: false, token: null, isLinked: false, colour: "", siblings: true, areTracksOpen: false, isComparing: false, large: [], byQuantity: false, columns: null };
 const blocks = new Map();  // decoded blocks of the episodes in this file, by index
 let version = null;
 let requests = 0;
@@ -43,7 +43,7 @@ function saveNow(isNew = false) {  // `isNew`: Back returns to the address befor
     filter: state.filter, ending: state.ending, sort: state.sort ? `${state.down ? "-" : ""}${state.sort}` : "", episode: keyText(state.episode),
     list: state.isListed && state.episode ? "yes" : "", other: keyText(state.other), agent: shown?.turns && state.agent ? state.agent : "", step: state.step || "", view: state.view?.join(",") ?? "", lanes: state.lanes ? JSON.stringify(state.lanes) : "",
     joined: state.joined ? JSON.stringify(state.joined) : "", tolerance: state.tolerance || "", large: state.large.length ? JSON.stringify(state.large) : "",
-    token: state.token ?? "", colour: state.colour, by: state.byQuantity ? "quantity" : "",
+    token: state.token ?? "", colour: state.colour, by: state.byQuantity ? "quantity" : "", columns: state.columns ? JSON.stringify(state.columns) : "",
   };
   const query = new URLSearchParams(Object.entries(parts).filter(([, value]) => value !== ""));
   history[isNew ? "pushState" : "replaceState"](null, "", `#${query}`);
@@ -57,7 +57,7 @@ function load() {
     episode: keyFrom(query.get("episode")), other: keyFrom(query.get("other")), step: Number(query.get("step")) || 0,
     view: numbers.length === 2 && numbers[0] < numbers[1] ? numbers : null, lanes: listFrom(query.get("lanes")),
     joined: listFrom(query.get("joined")), large: listFrom(query.get("large")) ?? [], byQuantity: query.get("by") === "quantity", tolerance: Math.max(Number(query.get("tolerance")) || 0, 0),
-    token: /^\d+$/.test(query.get("token") ?? "") ? Number(query.get("token")) : null, colour: query.get("colour") ?? "",
+    token: /^\d+$/.test(query.get("token") ?? "") ? Number(query.get("token")) : null, colour: query.get("colour") ?? "", columns: listFrom(query.get("columns")),
   });
   state.agent = query.get("agent");
   state.isLinked = query.has("id") || state.step > 0 || state.token !== null;
@@ -204,7 +204,8 @@ document.addEventListener("keydown", (event) => {
 find("fold").addEventListener("click", () => { state.isListed = false; save(); drawRows(); find("place").querySelector("button:last-child").focus(); });
 find("compare").addEventListener("click", () => compareNext(!state.isComparing));
 find("rows").addEventListener("scroll", () => requestAnimationFrame(drawRows));
-addEventListener("resize", markClipped);
+addEventListener("resize", fitColumns);
+for (const event of ["pointerover", "focusin"]) find("rows").addEventListener(event, ({ target }) => { if (target.closest("th")) find("meaning").textContent = meaningOf(target.closest("th").querySelector("button")?.dataset.column); });
 find("filters").addEventListener("submit", (event) => event.preventDefault());
 for (const [id, name] of [["words", "filter"], ["ending", "ending"]]) {
   find(id).addEventListener("input", () => {
@@ -228,6 +229,7 @@ function refresh(message) {
   isLoaded = true;
   drawHeads();
   arrange();
+  fitColumns();
   overview();
 }
 
@@ -281,7 +283,7 @@ addEventListener("popstate", async () => {  // at once, since a later save would
   load();
   arrange();
   overview();
-  drawHeads();
+  fitColumns();
   if (state.episode) await restore();
 });
 open();

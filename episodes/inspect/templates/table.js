@@ -1,12 +1,14 @@
 // The table of episodes: columns, filter, order, and rows of which only the visible ones are in the document.
 
-const ROW_HEIGHT = 29, CUSTOM = "custom_data/", TRAINING_STEP = `${CUSTOM}num_steps`;
+const ROW_HEIGHT = 29, CUSTOM = "custom_data/", TRAINING_STEP = `${CUSTOM}num_steps`, KEPT_AS = `${CUSTOM}kept_as`;
 const FIRST_COLUMNS = ["id", "length", "return", "ending", "t_started", "agent_id", "num_agents", "update", "worker", "log_ratio", "advantage"];
 const TITLES = {
   t_started: "first step of the chunk in its episode", update: "the newest update that learned from it", worker: "the worker that sampled it",
   log_ratio: "mean of |log(probability of the action when learned / when sampled)|, at the first gradient step of that update", advantage: "mean advantage of its steps in that update",
-  [TRAINING_STEP]: "environment steps of the run when it was sampled", [`${CUSTOM}kept_as`]: "why it was kept",
+  [TRAINING_STEP]: "environment steps of the run when it was sampled", [KEPT_AS]: "why it was kept: the best or the worst return of its interval of the training, or at random",
 };
+const MOST_USEFUL = ["id", "return", "agent_id", "t_started", KEPT_AS, TRAINING_STEP, "length", "ending", "num_agents", "update", "advantage", "log_ratio", "worker"];
+let left = new Set();  // columns that are left out, since they do not fit or are not chosen
 let table = { num: 0, columns: {} };
 let named = {};  // the columns by the names of conditions: those of custom data also by their own
 let natural = [];  // the rows in the order of the training, or of the data set
@@ -54,13 +56,13 @@ function evaluate(text) {  // the rows for which a condition is true
 }
 
 function filtered() {
-  const text = state.filter.trim(), { id, ending, agent_id } = table.columns;
+  const text = state.filter.trim(), { ending } = table.columns;
   const isEnding = (row) => !state.ending || ending[row].includes(state.ending);
   find("error").textContent = "";
   if (!text) readable = "";
   if (!text || !isCondition(text)) {
-    const part = text.toLowerCase();
-    return natural.filter((row) => isEnding(row) && (!text || `${id[row]} ${ending[row]} ${agent_id?.[row] ?? ""}`.toLowerCase().includes(part)));
+    const part = text.toLowerCase(), texts = Object.values(table.columns).filter(isText);
+    return natural.filter((row) => isEnding(row) && (!text || texts.some((column) => String(column[row] ?? "").toLowerCase().includes(part))));
   }
   let rows = natural;
   try {
@@ -86,12 +88,13 @@ function arrange() {
   }
   find("count").textContent = `${order.length.toLocaleString("en")} of ${table.num.toLocaleString("en")}`;
   const text = state.filter.trim(), noun = table.columns.num_agents ? "game" : "episode";
-  const unmatched = text && !isCondition(text) ? `no id, ending or agent contains ${JSON.stringify(text)}; a condition is, for example: return > 100` : `no ${noun} matches the filter`;
+  const unmatched = text && !isCondition(text) ? `no id and no other text contains ${JSON.stringify(text)}; a condition is, for example: return > 100` : `no ${noun} matches the filter`;
   const none = live ? `no ${noun}s yet: waiting for a writer` : "the data set has no episodes";
   find("empty").textContent = order.length ? "" : table.num ? unmatched : none;
   drawRows();
 }
 
+const isText = (column) => Array.prototype.some.call(column, (value) => typeof value === "string");
 const isSame = (a, b) => a === b || (Number.isNaN(a) && Number.isNaN(b));
 
 function shownColumns() {
@@ -103,11 +106,58 @@ function shownColumns() {
   return { varied: all.filter((name) => !isConstant(name)), constant: all.filter(isConstant) };
 }
 
+const visibleColumns = () => shownColumns().varied.filter((name) => !left.has(name));
+
+function fitColumns() {  // leave out the least useful columns until the others fit, or those that were not chosen
+  const { varied } = shownColumns(), box = find("rows"), main = document.querySelector("main"), isKept = (name) => ["id", state.sort].includes(name);
+  left = new Set(state.columns ? varied.filter((name) => !isKept(name) && !state.columns.includes(name)) : []);
+  main.style.setProperty("--table", "100%");  // the widest
+  drawHeads();
+  drawRows();
+  const inner = box.querySelector("table");
+  inner.style.width = "max-content";
+  const heads = [...box.querySelectorAll("thead th")], widths = new Map(visibleColumns().map((name, i) => [name, heads[i].getBoundingClientRect().width]));
+  inner.style.width = "";
+  let need = [...widths.values()].reduce((a, b) => a + b, 0);
+  const rank = (name) => (MOST_USEFUL.includes(name) ? MOST_USEFUL.indexOf(name) : MOST_USEFUL.length + varied.indexOf(name));
+  for (const name of state.columns ? [] : [...varied].sort((a, b) => rank(b) - rank(a))) {
+    if (need <= box.clientWidth + 1) break;
+    if (isKept(name) || name === "return") continue;
+    left.add(name);
+    need -= widths.get(name);
+  }
+  main.style.setProperty("--table", `${Math.ceil(need) + box.offsetWidth - box.clientWidth}px`);
+  drawHeads();
+  drawRows();
+}
+
+function drawMenu(varied) {  // the columns to choose from
+  const choices = varied.filter((name) => name !== "id").map((name) => {
+    const box = element("input", { type: "checkbox", "data-column": name, ...(left.has(name) ? {} : { checked: "" }) });
+    box.addEventListener("change", () => {
+      state.columns = varied.filter((one) => (one === name ? box.checked : !left.has(one)));
+      chooseColumns(`input[data-column="${CSS.escape(name)}"]`);
+    });
+    return element("label", { title: TITLES[name] }, box, headOf(name));
+  });
+  const fit = element("button", { type: "button", ...(state.columns ? {} : { disabled: "" }) }, "as many as fit");
+  fit.addEventListener("click", () => { state.columns = null; chooseColumns("summary"); });
+  find("columns").firstElementChild.textContent = left.size ? `${left.size} more column${left.size === 1 ? "" : "s"}` : "columns";
+  find("columns").lastElementChild.replaceChildren(...choices, fit);
+}
+
+function chooseColumns(focused) {
+  fitColumns();
+  save();
+  find("columns").querySelector(focused).focus();
+}
+
 function drawHeads() {
   const { varied, constant } = shownColumns(), first = (name) => table.columns[name][0];
   const same = constant.flatMap((name, i) => [i ? ", " : "", element("span", { title: TITLES[name] }, `${headOf(name)} ${cellText(first(name)) || "none"}`)]);
   find("same").replaceChildren(...(same.length ? ["the same in all rows: ", ...same] : []));
-  document.querySelector("#rows thead tr").replaceChildren(...varied.map((name) => {
+  drawMenu(varied);
+  document.querySelector("#rows thead tr").replaceChildren(...visibleColumns().map((name) => {
     const button = element("button", { type: "button", "data-column": name, title: TITLES[name] }, headOf(name));
     button.addEventListener("click", () => {
       const isNumber = typeof table.columns[name].find?.((value) => value !== null) === "number", isLast = state.sort === name && state.down !== isNumber;
@@ -118,12 +168,13 @@ function drawHeads() {
       document.querySelector(`th button[data-column="${CSS.escape(name)}"]`).focus();
     });
     const sorted = state.sort !== name ? "none" : state.down ? "descending" : "ascending";
-    const isText = Array.prototype.some.call(table.columns[name], (value) => typeof value === "string");
-    return element("th", { scope: "col", "aria-sort": sorted, class: isText ? "text" : "" }, button);
+    return element("th", { scope: "col", "aria-sort": sorted, class: isText(table.columns[name]) ? "text" : "" }, button);
   }));
 }
 
 const cellText = (value) => (typeof value === "string" ? briefId(value) : Number.isNaN(value) ? "–" : show(value));
+
+const meaningOf = (name) => (TITLES[name] ? `${headOf(name)}: ${TITLES[name]}` : "");
 
 function markClipped() {  // whether there are further columns to the right
   const box = find("rows");
@@ -132,7 +183,7 @@ function markClipped() {  // whether there are further columns to the right
 
 function drawRows() {
   drawPlace();
-  const box = find("rows"), names = shownColumns().varied, chosen = rowOf(state.episode), other = rowOf(state.other);
+  const box = find("rows"), names = visibleColumns(), chosen = rowOf(state.episode), other = rowOf(state.other);
   const first = Math.max(0, Math.min(Math.floor(box.scrollTop / ROW_HEIGHT) - 10, order.length - 1));
   const rows = order.slice(first, first + Math.ceil(box.clientHeight / ROW_HEIGHT) + 30);
   find("above").firstElementChild.style.height = `${first * ROW_HEIGHT}px`;
@@ -148,13 +199,14 @@ function drawRows() {
     line.addEventListener("mousedown", (event) => { if (event.shiftKey) event.preventDefault(); });  // which would select text
     line.addEventListener("click", (event) => {
       const isOther = (event.shiftKey || state.isComparing) && chosen >= 0 && row !== chosen;
-      choose(row, isOther);
+      choose(row, isOther).then(() => { if (matchMedia("(max-width: 900px)").matches && !state.isComparing) find("episode").scrollIntoView({ block: "start" }); });
     });
     return line;
   }));
   find("compare").setAttribute("aria-pressed", String(state.isComparing));
   find("compare").disabled = table.num < 2;
   markClipped();
+  for (const svg of document.querySelectorAll("#overview svg")) svg.mark(chosen);
   box.setAttribute("aria-activedescendant", chosen < 0 ? "" : `row-${chosen}`);
 }
 
@@ -213,6 +265,16 @@ function chart(title, values) {  // returns or lengths in the natural order of t
     }
     if (best >= 0) { choose(best); reveal(best); }
   });
+  svg.mark = (row) => {  // the shown episode
+    svg.querySelectorAll(".here").forEach((part) => part.remove());
+    svg.setAttribute("aria-label", row < 0 ? title : `${title}; of the shown one: ${show(values[row])}`);
+    if (row < 0) return;
+    svg.prepend(element("line", { class: "here", x1: xAt(row), x2: xAt(row), y1: 0, y2: 96 }));
+    const at = { class: "here", d: `M${xAt(row).toFixed(1)} ${yAt(values[row]).toFixed(1)}h0`, "stroke-linecap": "round", fill: "none" };
+    const rings = Number.isFinite(values[row]) ? [["text", 13], ["panel", 10], [kindOf(ending[row]), 6]] : [];
+    svg.append(...rings.map(([name, width]) => element("path", { ...at, stroke: `var(--${name})`, "stroke-width": width })));
+  };
+  svg.mark(rowOf(state.episode));
   const count = order.length - odd, mean = count ? `mean ${show(sum / count)}, ` : "", range = least > most ? "none" : least === most ? show(least) : `${show(least)} … ${show(most)}`;
   const words = [`${mean}${range}`, ...(odd ? [", ", element("b", { class: "bad" }, `${odd.toLocaleString("en")} not finite${infinite.length ? " (▲)" : ""}`)] : [])];
   const noun = table.columns.num_agents ? "game" : "episode", isKnown = low <= high;
@@ -254,11 +316,16 @@ function overview() {
     const bar = element("i", { style: `width:${100 * count / Math.max(order.length, 1)}%;background:var(--${name === "both" ? "terminated" : name})` });
     bars.append(element("div", { class: "bar" }, element("span", {}, name), element("span", {}, bar), element("b", {}, count.toLocaleString("en"))));
   }
-  find("overview").replaceChildren(chart("returns", table.columns.return), chart("lengths", table.columns.length), bars);
+  const { return: returns, length: lengths, [KEPT_AS]: reasons } = table.columns, noun = table.columns.num_agents ? "game" : "episode";
+  const isConstant = table.num > 1 && lengths.every((length) => length === lengths[0]), isReturn = table.num > 1 && lengths.every((length, row) => length === returns[row]);
+  const notes = isConstant ? [`The length of each ${noun} is ${show(lengths[0])}.`] : isReturn ? [`The length of each ${noun} is its return.`] : [];
+  const names = [...new Set(reasons ?? [])].filter((name) => typeof name === "string").sort().join(", ").replace(/, ([^,]*)$/, " and $1");
+  if (names) notes.unshift(`${counted(table.num, `kept ${noun}`)} (${names} of their interval): their mean is not the run's.`);
+  find("overview").classList.toggle("short", isConstant || isReturn);
+  find("overview").replaceChildren(...(notes.length ? [element("p", { class: "note" }, notes.join(" "))] : []), chart("returns", returns), ...(isConstant || isReturn ? [] : [chart("lengths", lengths)]), bars);
   let steps = 0;
   for (const length of table.columns.length) steps += length;
-  const [noun, step] = table.columns.num_agents ? ["game", "env step"] : ["episode", "step"];
-  const parts = [table.environment, counted(table.num, noun), counted(steps, step), table.missing];
+  const parts = [table.environment, counted(table.num, noun), counted(steps, table.columns.num_agents ? "env step" : "step"), table.missing];
   find("about").textContent = parts.filter(Boolean).join(" · ");
 }
 
