@@ -148,7 +148,8 @@ def _compare(sources: list[Any], paths: list[str], chosen: list[str], tolerance:
         InvalidArgument: `chosen` has more than two items, or there are one ledger and one data set.
     """
     from episodes.command.inspect_commands import index_of_episode
-    from episodes.inspect.comparison import compare_data_sets, compare_episodes
+    from episodes.inspect.comparison import compare_data_sets, compare_episodes, paired
+    from episodes.inspect.formatting import counted
     from episodes.storage.ledger import difference
     from episodes.storage.ledger.ledger_reader import LedgerReader
 
@@ -161,17 +162,23 @@ def _compare(sources: list[Any], paths: list[str], chosen: list[str], tolerance:
         return _Result(first is not None, [str(first or "no difference")], None if first is None else asdict(first))
     if len(chosen) > 2:
         raise InvalidArgument(f"--episode is given {len(chosen)} times; give one, or one for A and one for B")
+    pairing = []
     if chosen:
         pair = [data[index_of_episode(data, text)] for data, text in zip(sources, (chosen * 2)[:2], strict=True)]
         found = compare_episodes(*pair, tolerance=tolerance)
         num, differences = 1, [found] if found else []
     else:
         num, differences = compare_data_sets(*sources, tolerance=tolerance)
-    lines = [f"{num - len(differences)} of {num} episodes are equal", *_lines(differences[:SHOWN])]
-    if len(differences) > SHOWN:
-        lines.append(f"and {len(differences) - SHOWN} more episodes, which --json has")
+        sizes, (_, is_by_id) = list(map(len, sources)), paired(*sources)
+        if not is_by_id or sizes[0] != sizes[1]:
+            how = "id" if is_by_id else "position, because no id is in both"
+            pairing = [f"A has {counted(sizes[0], 'episode')}, B has {sizes[1]:,}; paired by {how}"]
+    lines = [*pairing, f"{num - len(differences):,} of {num:,} episodes are equal", *_lines(differences)]
+    in_tracks = [each for each in differences if each.tracks]
+    if len(in_tracks) > SHOWN:
+        lines.append(f"the first {SHOWN} of {len(in_tracks):,} episodes whose tracks differ; --json has all of them:")
     facts = {"episodes": num, "differences": list(map(_as_dict, differences))}
-    return _Result(bool(differences), lines, facts, [row for each in differences[:SHOWN] for row in _rows(each)])
+    return _Result(bool(differences), lines, facts, [row for each in in_tracks[:SHOWN] for row in _rows(each)])
 
 
 def _rows(difference: EpisodeDifference) -> list[list[str]]:
@@ -184,14 +191,17 @@ def _rows(difference: EpisodeDifference) -> list[list[str]]:
 
 def _lines(differences: list[EpisodeDifference]) -> list[str]:
     """Return a line for each thing that differs besides the items of tracks, with the episodes."""
-    episodes: dict[str, list[str]] = {}
+    episodes: dict[str, list[EpisodeDifference]] = {}
     for difference in differences:
-        for fact in difference.facts:
-            episodes.setdefault(fact, []).append(_names(difference))
-    return [
-        f"{', '.join(names) if len(names) <= MOST_NAMES else f'{len(names)} of these episodes'}: {fact}"
-        for fact, names in episodes.items()
-    ]
+        is_alone = difference.a is None or difference.b is None
+        for fact in [f"only in {'B' if difference.a is None else 'A'}"] if is_alone else difference.facts:
+            episodes.setdefault(fact, []).append(difference)
+    lines = []
+    for fact, found in episodes.items():
+        is_few = len(found) <= MOST_NAMES
+        names = ", ".join(map(_names, found)) if is_few else f"{len(found):,} episodes, such as {_names(found[0])}"
+        lines.append(f"{names}: {fact}")
+    return lines
 
 
 def _names(difference: EpisodeDifference) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from episodes.inspect.schema import TrackSchema
     from episodes.inspect.series import Series
     from episodes.multi_agent import MultiAgentEpisode
+    from episodes.multi_agent.timeline import Timeline
     from episodes.single_agent import SingleAgentEpisode
     from episodes.storage import EpisodeDataset, GameDataset
 
@@ -32,6 +34,7 @@ COLUMNS = (
     *("agent_id", "module_id"),
 )
 COLUMNS_OF_GAMES = ("id", "length", "return", "ending", "t_started", "agents")
+MOST_OF_NOTES = 400  # characters
 MOST_GAMES = 200  # in a page
 
 
@@ -45,7 +48,7 @@ def info(
     The ranges of the tracks are those of all episodes of a small data set, else of 8 episodes. Of games whose agents
     are of several kinds, it lists the kinds.
     """
-    from episodes.inspect.formatting import size
+    from episodes.inspect.formatting import counted, size
     from episodes.inspect.schema import read_schema
 
     dataset = _opened(directory)
@@ -64,19 +67,23 @@ def info(
         f"{name} of agents" if of_agents and name in ("episodes", "steps") else name: facts[name] for name in facts
     }
     for n, kind in enumerate(lines.pop("kinds", ())):
-        lines[f"kind {n}"] = f"{', '.join(kind['agents'])}: {kind['episodes']} episodes, {kind['steps']} steps"
+        counts = ", ".join(counted(kind[noun], noun.removesuffix("s")) for noun in ("episodes", "steps"))
+        lines[f"kind {n}"] = f"{', '.join(kind['agents'])}: {counts}"
         lines |= {f"kind {n}, {name}": kind[name] for name in ("observation space", "action space")}
-    counts = ("recovered", "incomplete games")  # of defects: 0 is not worth a line
+    of_defects = ("recovered", "incomplete games")  # 0 is not worth a line
     if lines.get("mean return of complete episodes") == lines["mean return"]:
         lines.pop("mean return of complete episodes", None)
     if any(track.space for track in schema.tracks):  # they are in the table of tracks
         lines = {name: value for name, value in lines.items() if name not in ("observation space", "action space")}
     lines["bytes"] = size(facts["bytes"])
+    counts_by_name = ("endings", "splits", "unread")
     shown = {
-        name: value for name, value in lines.items() if value not in (None, {}, "") and (value or name not in counts)
+        name: value
+        for name, value in lines.items()
+        if value not in (None, {}, "") and (value or name not in of_defects)
     }
-    print_table(("", ""), [(name, text(value)) for name, value in shown.items()])
-    say(f"\ntracks: {schema.extent}")
+    print_table(("", ""), [(name, _fact(value, name in counts_by_name)) for name, value in shown.items()])
+    say(f"\nranges {schema.extent}")
     heads = ("track", "shape", "dtype", "lowest", "mean", "highest", "space", "notes")
     rows = [_schema_row(track) for track in schema.tracks]
     kept = [k for k in range(len(heads)) if k < len(heads) - 2 or any(row[k] for row in rows)]
@@ -84,6 +91,17 @@ def info(
     if tracks:
         say("")
         print_table([*tracks[0]], [[text(value) for value in row.values()] for row in tracks])
+
+
+def _fact(value: object, is_of_counts: bool) -> str:
+    """Return a fact as text, whole numbers with separators.
+
+    Args:
+        is_of_counts: whether a dict has counts, and not values of a user.
+    """
+    if isinstance(value, dict) and is_of_counts:
+        return text({name: _fact(count, False) for name, count in value.items()})
+    return f"{value:,}" if type(value) is int else text(value)
 
 
 def _facts(dataset: EpisodeDataset) -> dict[str, Any]:
@@ -198,7 +216,8 @@ def show(
     """
     dataset = _opened(directory)
     chosen: Any = dataset[index_of_episode(dataset, episode)]
-    agents = chosen.agent_episodes if _is_of_games(dataset) else {}
+    lines = chosen.agents.timelines if _is_of_games(dataset) else {}
+    agents = {agent: line.episode for agent, line in lines.items()}
     if html is not None:
         html.write_text(_page(chosen, _function(decode)), encoding="utf-8")
         say(f"{html}: {chosen!r}")
@@ -216,7 +235,7 @@ def show(
         _print_tracks(chosen, decode)
     for agent, each in agents.items():
         say(f"\n{agent}: {each!r}")
-        _print_tracks(each, decode)
+        _print_tracks(each, decode, lines[agent])
 
 
 def _facts_of_episode(episode: SingleAgentEpisode) -> dict[str, Any]:
@@ -227,17 +246,24 @@ def _facts_of_episode(episode: SingleAgentEpisode) -> dict[str, Any]:
     return facts | {"tracks": list(map(_track_facts, of_tracks(episode.tracks)))}
 
 
-def _print_tracks(episode: SingleAgentEpisode, decode: str | None) -> None:
-    """Print a table of the arrays of an episode, and the turns of a language agent."""
+def _print_tracks(episode: SingleAgentEpisode, decode: str | None, line: Timeline | None = None) -> None:
+    """Print a table of the arrays of an episode, and the turns of a language agent.
+
+    Args:
+        line: timeline of the agent in a game.
+    """
     from episodes.inspect.conversation import is_conversation, view_conversation
     from episodes.inspect.formatting import clipped, number
+    from episodes.inspect.schema import place_in_episode, with_spaces
     from episodes.inspect.series import of_tracks
 
     names = ("track", "shape", "dtype", "lowest", "mean", "highest", "notes")
     rows = []
-    for track_series in of_tracks(episode.tracks):
+    facts, place = episode.facts, place_in_episode(episode, line)
+    for track_series in with_spaces(of_tracks(episode.tracks), facts.observation_space, facts.action_space):
         kind = (clipped(track_series.label), track_series.shape_text, track_series.dtype)
-        notes = clipped(", ".join(track_series.remarks))
+        defects = track_series.defects_text(partial(place, track_series)) if track_series.is_numeric else ""
+        notes = ", ".join(filter(None, (defects, clipped(", ".join(track_series.remarks)))))
         if not track_series.is_numeric:
             rows.append((*kind, "", "", "", notes))
             continue
@@ -279,7 +305,7 @@ def _schema_row(track: TrackSchema) -> list[str]:
     series = track.series
     low, mean, high = map(number, series.range) if series.is_numeric else ("", "", "")
     ends = [low, mean if series.is_numeric and series.has_common_mean else "", high]
-    notes = [clipped(", ".join(track.remarks))]
+    notes = [clipped(", ".join(track.remarks), MOST_OF_NOTES)]
     return [clipped(track.path), track.item_shape, series.dtype, *ends, track.space, *notes]
 
 

@@ -17,7 +17,7 @@ from episodes.errors import EpisodeError
 from episodes.facts.ending import Ending
 from episodes.inspect import charts, formatting, sparklines
 from episodes.inspect.lineage import BatchLinks, row_steps
-from episodes.inspect.schema import place_in_pack, read_schema, with_spaces
+from episodes.inspect.schema import place_in_episode, place_in_pack, read_schema, with_spaces
 from episodes.inspect.series import Series, of_tracks
 from episodes.inspect.sparklines import Axis
 from episodes.inspect.timeline_bar import rail
@@ -199,7 +199,7 @@ def _row(series: Series, axis: Axis | None, points: int, room: int, has_table: b
     if series.nbytes is not None:
         meta += f" · {formatting.size(series.nbytes)}"
     label = formatting.clipped(nested.unescape(series.label))
-    remarks = [remark for remark in series.remarks if not remark.endswith((" NaN", " infinite"))]
+    remarks = series.remarks
     if not series.is_numeric:
         first, texts = _texts(series)
         return Row(label, series.hue, meta, (), formatting.clipped(", ".join(remarks)), first, texts)
@@ -207,27 +207,8 @@ def _row(series: Series, axis: Axis | None, points: int, room: int, has_table: b
         remarks.append(note)
     picture = sparklines.picture(series, axis, points, room, lambda item: where(series, item))
     table = _parts(series, axis is not None) if has_table else None
-    return Row(
-        label, series.hue, meta, _stats(series), ", ".join(remarks), picture, table, defects=_defects(series, where)
-    )
-
-
-def _defects(series: Series, where: Where) -> str:
-    """Return how many numbers are not finite or lie outside of their space, and where the first of each kind is."""
-    names, is_single = _names(series), len(series.part_names) == 1
-    words = []
-    for kind, count, (row, column) in series.defects():
-        name = "" if is_single or column >= len(names) else f"{names[column]} at "
-        number = "" if kind in ("NaN", "infinite") else f" ({formatting.number(series.sampled_values[row, column])})"
-        place = where(series, int(series.items[row]))
-        words.append(f"{count:,} {kind}: {'first ' if count > 1 else ''}{name}{place}{number}")
-    return formatting.clipped("; ".join(words), 300)
-
-
-def _names(series: Series) -> list[str]:
-    """Return the name of each number of an item, such as "[1]", or "min" of numbers that describe ragged items."""
-    names = [name.removeprefix(" · ") for name in series.part_names]
-    return [{"lowest": "min", "highest": "max"}.get(name, name) for name in names]
+    defects = series.defects_text(lambda item: where(series, item))
+    return Row(label, series.hue, meta, _stats(series), ", ".join(remarks), picture, table, defects=defects)
 
 
 def _stats(series: Series) -> list[tuple[str, str, str, str]]:
@@ -239,7 +220,7 @@ def _stats(series: Series) -> list[tuple[str, str, str, str]]:
         low, mean, high = map(formatting.number, series.range)
         return [("", low, mean if series.has_common_mean else "", high)]
     lows, means, highs = (list(map(formatting.number, row)) for row in series.ranges.tolist())
-    return list(zip(_names(series), lows, means, highs, strict=True))
+    return list(zip(series.component_names, lows, means, highs, strict=True))
 
 
 def _texts(series: Series) -> tuple[Markup, Table | None]:
@@ -278,7 +259,7 @@ def _parts(series: Series, is_in_time: bool = True) -> Table | None:
         cells = np.stack([low, mean, high, *more], 1).tolist()
     else:
         columns, cells = ("", "min", "mean", "std", "max"), np.stack([low, mean, _std(series, most), high], 1).tolist()
-    rows = [(name, *map(formatting.number, row)) for name, row in zip(_names(series), cells, strict=False)]
+    rows = [(name, *map(formatting.number, row)) for name, row in zip(series.component_names, cells, strict=False)]
     note = f"and {count - most} more numbers of each item" if count > most else ""
     return Table(columns, rows, note)
 
@@ -341,12 +322,7 @@ def episode_card(
     begin = facts.t_started - lookback
     series = with_spaces(of_tracks(tracks), facts.observation_space, facts.action_space)
 
-    def where(series: Series, index: int) -> str:
-        """Return the time of an item, and its env step in a multi-agent episode."""
-        times = () if line is None else line.observation_times if series.more else line.action_times
-        return f"t={begin + index}" + (f", env step {times[index]}" if index < len(times) else "")
-
-    rows, notes = rows_of(list(series), axis, share, where)
+    rows, notes = rows_of(list(series), axis, share, place_in_episode(episode, line))
     headline = [formatting.counted(len(episode), "step"), f"return {formatting.number(episode.get_return())}"]
     if facts.t_started:
         headline.insert(1, f"from t={facts.t_started}")

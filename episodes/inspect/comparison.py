@@ -179,10 +179,7 @@ def compare_data_sets(a: Any, b: Any, *, tolerance: float = 0.0) -> tuple[int, l
     Args:
         tolerance: largest difference of numbers that count as equal.
     """
-    keys = [_keys(data) for data in (a, b)]
-    if not set(keys[0]) & set(keys[1]):
-        keys = [dict(enumerate(indices.values())) for indices in keys]
-    pairs = [(keys[0].get(key), keys[1].get(key)) for key in dict.fromkeys([*keys[0], *keys[1]])]
+    pairs, _ = paired(a, b)
     differences = []
     for i, j in pairs:
         if i is None or j is None:
@@ -194,6 +191,18 @@ def compare_data_sets(a: Any, b: Any, *, tolerance: float = 0.0) -> tuple[int, l
         elif difference := compare_episodes(a[i], b[j], tolerance=tolerance):
             differences.append(difference)
     return len(pairs), differences
+
+
+def paired(a: EpisodeDataset, b: EpisodeDataset) -> tuple[list[tuple[int | None, int | None]], bool]:
+    """Return the indices of the corresponding episodes of two data sets, and whether they were found by their ids.
+
+    The index is None where a data set does not have the episode.
+    """
+    keys = [_keys(data) for data in (a, b)]
+    is_by_id = bool(set(keys[0]) & set(keys[1]))
+    if not is_by_id:
+        keys = [dict(enumerate(indices.values())) for indices in keys]
+    return [(keys[0].get(key), keys[1].get(key)) for key in dict.fromkeys([*keys[0], *keys[1]])], is_by_id
 
 
 def _keys(data: EpisodeDataset) -> dict[Any, int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from episodes.inspect.formatting import counted
-from episodes.inspect.series import OUTSIDE, Series, of_tracks, space_text
+from episodes.inspect.series import Series, of_tracks, space_text
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.storage.games import GameDataset
@@ -20,6 +20,8 @@ from episodes.tracks import nested
 from episodes.tracks.ragged import LENGTH
 
 if TYPE_CHECKING:
+    from episodes.multi_agent.timeline import Timeline
+    from episodes.single_agent import SingleAgentEpisode
     from episodes.storage.dataset import EpisodeDataset
 
 FEWEST_READ = 8  # episodes of a large data set, even if they are larger
@@ -44,9 +46,10 @@ class TrackSchema:
 
     @property
     def remarks(self) -> list[str]:
-        """Notes on missing values, NaN, infinities, sampling and numbers outside of the space, as texts."""
-        outside = [name for name, *_ in self.series.defects() if name == OUTSIDE]
-        return outside + self.series.remarks
+        """Notes on numbers that are not finite or outside of the space with their places, missing values and sampling,
+        as texts.
+        """
+        return [*filter(None, [self.series.defects_text(self.place)]), *self.series.remarks]
 
     @property
     def space(self) -> str:
@@ -160,6 +163,19 @@ def spaces_text(space: object) -> str:
     if set(parts) == {""}:
         return space_text(space)
     return ", ".join(f"{path[1:]}: {space_text(part)}" for path, part in parts.items())
+
+
+def place_in_episode(episode: SingleAgentEpisode, line: Timeline | None = None) -> Callable[[Series, int], str]:
+    """Return a function that names the place of an item of an episode's series: its time, and its env step if the
+    episode is that of an agent with the timeline `line`.
+    """
+    begin = episode.t_started - episode.tracks.lookback
+
+    def place(series: Series, index: int) -> str:
+        times = () if line is None else line.observation_times if series.more else line.action_times
+        return f"t={begin + index}" + (f", env step {times[index]}" if index < len(times) else "")
+
+    return place
 
 
 def place_in_pack(pack: EpisodePack, names: Sequence[str]) -> Callable[[Series, int], str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan
@@ -12,7 +12,7 @@ import numpy as np
 
 from episodes.errors import EpisodeError
 from episodes.inspect.downsampling import Cells, downsample
-from episodes.inspect.formatting import number
+from episodes.inspect.formatting import clipped, number
 from episodes.tracks import InfoTrack, ListTrack, Track, Tracks
 from episodes.tracks.field import EXTRA
 from episodes.tracks.infos.dicts import infos_of
@@ -31,6 +31,7 @@ MOST_GROWING_BYTES = 1 << 26  # of a growing track, whose items are Python objec
 FEW_ITEMS = 500  # that are read of a larger growing track
 SMALLEST_IMAGE = 8  # pixels
 MOST_OF_SPACE = 60  # characters
+MOST_OF_DEFECTS = 300  # characters
 MOST_BOUNDS = 8  # numbers of an item of a `Box` whose bounds are all listed
 OUTSIDE = "outside of its space"
 LENGTHS = " · length"  # ends the label of lengths beside the values of a ragged track
@@ -236,15 +237,20 @@ class Series:
 
     @cached_property
     def remarks(self) -> list[str]:
-        """Notes for users on missing values, NaN, infinities and sampling, as texts."""
-        counts = self.counts if self.is_numeric else Counts(0, 0, 0, 0)
-        remarks = [f"{counts.nan:,} NaN"] * bool(counts.nan) + [f"{counts.infinite:,} infinite"] * bool(counts.infinite)
+        """Notes on missing items and sampling, and what the numbers are, as texts."""
+        remarks = []
         if self.present is not None and not self.present.all():
             noun = "infos" if self.ragged is None else "items, the others are empty"
             remarks.append(f"in {int(self.present.sum()):,} of {len(self.present):,} {noun}")
         if self.is_numeric and not self.is_exact:
             remarks.append(f"≈ of {len(self.sampled_values):,} items")
         return [*remarks, *self.standing_remarks]
+
+    @property
+    def component_names(self) -> list[str]:
+        """The name of each number of an item, such as "[1]", or "min" of numbers that describe ragged items."""
+        names = [name.removeprefix(" · ") for name in self.part_names]
+        return [{"lowest": "min", "highest": "max"}.get(name, name) for name in names]
 
     @property
     def standing_remarks(self) -> list[str]:
@@ -278,6 +284,20 @@ class Series:
         if not (exceeds(lows, low, high).any() or exceeds(highs, low, high).any()):
             return  # in little memory, as for images
         yield from _first(OUTSIDE, exceeds(self.finite, low, high))
+
+    def defects_text(self, place: Callable[[int], str]) -> str:
+        """Return how many numbers are not finite or lie outside of their space, and where the first of each kind is.
+
+        Args:
+            place: function that names the place of the item with an index.
+        """
+        names, is_single = self.component_names, len(self.part_names) == 1
+        words = []
+        for kind, count, (row, column) in self.defects():
+            name = "" if is_single or column >= len(names) else f"{names[column]} at "
+            value = "" if kind in ("NaN", "infinite") else f" ({number(self.sampled_values[row, column])})"
+            words.append(f"{count:,} {kind}: {'first ' if count > 1 else ''}{name}{place(int(self.items[row]))}{value}")
+        return clipped("; ".join(words), MOST_OF_DEFECTS)
 
     def cells(self, max_cells: int, columns: Sequence[int] | slice = slice(None)) -> Cells:
         """Return the sampled items reduced to at most `max_cells` cells, each of which summarizes a run of items.

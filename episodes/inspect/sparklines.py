@@ -10,6 +10,7 @@ two of them:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -42,6 +43,7 @@ WIDEST_BAR = 40  # of a histogram
 BAND = 16  # height of a row of colours of single whole numbers
 FRAMES = 8
 FRAME_SIDE = 72  # pixels
+_POSITION = re.compile(r"^(episode|game) (?=\d)")
 
 
 @dataclass(frozen=True)
@@ -568,9 +570,9 @@ def frame_strip(series: Series, room: int, label: Callable[[int], str]) -> Marku
 
 
 def _figure(image: np.ndarray, place: str) -> str:
-    """Return an image as an HTML figure with its place as caption."""
+    """Return an image as an HTML figure with its place as caption, such as "#3" and "t=37" of "episode 3, t=37"."""
     words, source = escape(place), data_uri(png(image))
-    caption = words.replace(", ", Markup("<br>"))
+    caption = escape(_POSITION.sub("#", place)).replace(", ", Markup("<br>"))
     return (
         f'<figure title="{words}"><img alt="observation at {words}" width="64" src="{source}">'
         f"<figcaption>{caption}</figcaption></figure>"

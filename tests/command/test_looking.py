@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 from running import assert_fails, episode, output, printed, run, write
 
-from episodes import SingleAgentEpisode
+from episodes import MultiAgentEpisode, SingleAgentEpisode
 from episodes.command import main
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.tokens import Conversation
@@ -119,12 +119,46 @@ def test_show_states_missing_and_non_finite_numbers(tmp_path: Path) -> None:
     infos = [{}, {"success": True}, {}, {}]
     write(tmp_path, [episode([1.0, np.nan, np.inf], infos=infos), episode([np.inf], "f", infos=[{"word": "x"}] * 2)])
     text = output("show", tmp_path)
-    assert "1 NaN, 1 infinite" in text
+    assert "1 NaN: t=1; 1 infinite: t=2" in text
     assert "in 1 of 4 infos" in text
     tracks = {track["track"]: track for track in printed("show", tmp_path, "--episode", "f")["tracks"]}
     assert (tracks["observations"]["lowest"], tracks["observations"]["shape"]) == (0, [2, 2])
     assert (tracks["rewards"]["lowest"], tracks["rewards"]["above"]) == (None, 1)
     assert "lowest" not in tracks["infos/word"]
+
+
+@pytest.mark.parametrize("begin", [0, 3])
+@pytest.mark.parametrize("is_of_a_game", [False, True])
+def test_show_and_info_tell_where_numbers_are_wrong(tmp_path: Path, begin: int, is_of_a_game: bool) -> None:
+    """The places are component and step, and the env step in a game whose agents do not act at all steps."""
+    box = spaces.Box(-1.0, 1.0, (2,), np.float64)
+    observations = np.zeros((7, 2))
+    observations[4, 1], observations[5, 0] = np.nan, 7
+    broken = SingleAgentEpisode.from_arrays(observations, np.zeros(6), np.ones(6), observation_space=box)[begin:]
+    places = ["t=4", "t=5"]
+    if is_of_a_game:
+        game = MultiAgentEpisode(observation_space={"a": box, "b": spaces.Discrete(2)}, action_space={})
+        game.add_env_reset(observations={"b": 0})
+        game.add_env_step({"a": observations[0]}, {"b": 1}, {"b": 1.0})
+        for item in observations[1:]:
+            game.add_env_step({"b": 0}, {"a": 0}, {"a": 1.0})
+            game.add_env_step({"a": item}, {"b": 0}, {"b": 1.0})
+        places = ["t=4, env step 9", "t=5, env step 11"]
+        write(tmp_path / "data", [game])  # type: ignore[list-item]
+    else:
+        write(tmp_path / "data", [broken])
+    nan, outside = places
+    assert f"1 NaN: [1] at {nan}; 1 outside of its space: [0] at {outside} (7)" in output("show", tmp_path / "data")
+    assert ("game 0, " if is_of_a_game else "episode 0, ") + "t=4;" in output("info", tmp_path / "data")
+
+
+def test_info_prints_whole_numbers_with_separators(tmp_path: Path) -> None:
+    write(tmp_path, [episode([0.0] * 1200, f"e{n}", terminated=True) for n in range(10)], metadata={"seed": 20260})
+    text = output("info", tmp_path)
+    lines = dict(line.split(maxsplit=1) for line in text.splitlines() if line.strip())
+    assert (lines["steps"].strip(), lines["metadata"].strip()) == ("12,000", "seed: 20260")
+    assert "ranges of all 10 episodes" in text
+    assert printed("info", tmp_path)["steps"] == 12000
 
 
 def test_show_prints_the_turns_of_a_conversation(tmp_path: Path) -> None:

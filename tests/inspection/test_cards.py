@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from connectors import learner_pipeline
 from episodes import Batch, EpisodePack, MultiAgentEpisode, SingleAgentEpisode
-from episodes.inspect import cards, schema, sparklines
+from episodes.inspect import cards, html, schema, sparklines
 from episodes.inspect.series import Series, of_tracks
 from episodes.inspect.sparklines import UNITS, WIDTH, Axis
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
@@ -23,6 +23,9 @@ from episodes.storage.games import GameDataset
 from episodes.testing.strategies import multi_agent_histories
 from tests.inspection.data import write
 from tests.inspection.test_drawings import conversation, strokes, walk
+from tests.inspection.test_page import WITH_BROWSER, Tab, browser, tab
+
+__all__ = ["browser", "tab"]  # fixtures
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float64)
 
@@ -172,6 +175,79 @@ def test_cards_say_where_numbers_are_wrong(view: str, step: int, tmp_path: Path)
     html = value._repr_html_()
     assert f"1 NaN: [1] at {nan_at}; 1 outside of its space: [1] at {outside_at} (7)" in html
     assert "Box -1 … 1" in html
+
+
+# --- layout -----------------------------------------------------------------------------------------------------------
+
+
+def robot() -> SingleAgentEpisode:
+    """Return an episode with lines of 1, 3 and 6 numbers, rows of colours and images, some with notes and defects."""
+    observations = {
+        "camera": np.zeros((141, 16, 24, 3), np.uint8),
+        "joints": broken_numbers(141, 6),
+        "force": np.random.default_rng(0).normal(size=(141, 3)),
+        "touch": np.random.default_rng(0).normal(size=(141, 40)),
+        "a name so long that it takes several lines of its column in a card, with a space": broken_numbers(141, 2),
+    }
+    infos = [{"speed": float(t)} if t % 2 else {} for t in range(141)]
+    box: dict[str, Any] = {n: spaces.Box(0, 5, items.shape[1:], items.dtype.type) for n, items in observations.items()}
+    arrays = np.zeros((140, 2)), np.ones(140)
+    return SingleAgentEpisode.from_arrays(observations, *arrays, infos=infos, observation_space=spaces.Dict(box))
+
+
+def broken_numbers(num: int, size: int) -> np.ndarray:
+    """Return numbers [num, size], one of which is NaN and one is infinite."""
+    result = np.random.default_rng(0).normal(size=(num, size))
+    result[5, 1], result[7, 0] = np.nan, np.inf
+    return result
+
+
+OFFSETS = """() => [...document.querySelectorAll('.ep-row')].flatMap((row) => {
+    const picture = row.querySelector('svg.ep-pic')?.getBoundingClientRect(), stats = row.querySelector('.ep-stats');
+    const middle = (box) => (box.top + box.bottom) / 2, names = [...stats.querySelectorAll('small')];
+    return picture ? names.map((name, i) => {
+        const own = middle(name.nextElementSibling.getBoundingClientRect());
+        return own - picture.top - picture.height * (i + 0.5) / names.length;
+    }) : [];
+})"""
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize("make", [robot, conversation, lambda: EpisodePack.from_episodes([robot()] * 2)])
+def test_numbers_of_a_line_are_beside_it_with_and_without_notes(make: Any, tmp_path: Path, tab: Tab) -> None:
+    (tmp_path / "card.html").write_text(html.page("card", make()._repr_html_()))
+    page = tab.open_any((tmp_path / "card.html").as_uri())
+    for width in (700, 1000):
+        page.set_viewport_size({"width": width, "height": 800})
+        offsets = page.evaluate(OFFSETS)
+        assert len(offsets) >= 3
+        assert max(map(abs, offsets)) < 3
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize("width", [320, 400, 700, 1000])
+@pytest.mark.parametrize("view", ["episode", "pack", "data set", "batch"])
+def test_captions_of_images_are_not_cut(view: str, width: int, tmp_path: Path, tab: Tab) -> None:
+    many = [robot() for _ in range(11)]
+    make: dict[str, Any] = {
+        "episode": lambda: many[0],
+        "pack": lambda: EpisodePack.from_episodes(many),
+        "data set": lambda: EpisodeDataset(write(tmp_path / "data", many)),
+        "batch": lambda: Batch(camera=np.zeros((12_000, 16, 24, 3), np.uint8)),
+    }
+    (tmp_path / "card.html").write_text(html.page("card", make[view]()._repr_html_()))
+    page = tab.open_any((tmp_path / "card.html").as_uri())
+    page.set_viewport_size({"width": width, "height": 800})
+    captions = page.locator("figcaption:visible")
+    assert captions.count() >= 4
+    measure = "(one) => [one.scrollWidth - one.clientWidth, one.clientHeight]"
+    sizes = page.evaluate(f"[...document.querySelectorAll('figcaption')].map({measure})")
+    assert max(excess for excess, _ in sizes) <= 0
+    assert max(height for _, height in sizes) <= 2 * 12 + 1  # at most two lines
+    words = [text.split() for text in captions.all_inner_texts()]
+    if view in ("pack", "data set"):
+        assert words[0] == ["#0", "t=0"]
+        assert all(re.fullmatch(r"#\d+ t=\d+", " ".join(each)) for each in words)
 
 
 def test_batches_say_in_which_row_numbers_are_wrong() -> None:

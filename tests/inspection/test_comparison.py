@@ -99,14 +99,15 @@ def test_diff_of_data_sets_pairs_episodes_by_id(tmp_path: Path) -> None:
     assert (result.exit_code, result.output) == (0, "2 of 2 episodes are equal\n")
     result = run(a, b)
     assert result.exit_code == 1
-    first, unpaired, heads, *rows = [line.split() for line in result.output.splitlines()]
+    pairing, first, unpaired, heads, *rows = [line.split() for line in result.output.splitlines()]
+    assert " ".join(pairing) == "A has 2 episodes, B has 3; paired by id"
     assert (" ".join(first), heads[:3]) == ("1 of 3 episodes are equal", ["episode", "differs", "in"])
     assert [row[:3] for row in rows[:3]] == [
         ["x", "rewards", "3"],
         ["actions", "3", "none"],
         ["observations", "4", "none"],
     ]
-    assert " ".join(unpaired) == "z: only B has the episode (2 steps)"
+    assert " ".join(unpaired) == "z: only in B"
     facts = json.loads(run(a, b, "--episode", "x", "--json").output)["differences"][0]
     assert {track["step"] for track in facts["tracks"]} == {3, 4}
     assert run(a, b, "--episode", "y").exit_code == 0
@@ -117,7 +118,22 @@ def test_diff_of_data_sets_pairs_episodes_by_id(tmp_path: Path) -> None:
 
 def test_diff_of_data_sets_without_common_ids_pairs_by_index(tmp_path: Path) -> None:
     a, b = write(tmp_path / "a", [walk(3)]), write(tmp_path / "b", [walk(3)])
-    assert run(a, b).output == "1 of 1 episodes are equal\n"
+    pairing = "A has 1 episode, B has 1; paired by position, because no id is in both"
+    assert run(a, b).output == f"{pairing}\n1 of 1 episodes are equal\n"
+
+
+def test_diff_of_unlike_data_sets_counts_all_episodes_that_differ_alike(tmp_path: Path) -> None:
+    both = [walk(3, id_=f"e{n:02}", terminated=True) for n in range(12)]
+    others = [walk(4 if n > 2 else 3, id_=f"e{n:02}", truncated=True) for n in range(10)]
+    lines = run(write(tmp_path / "a", both), write(tmp_path / "b", others)).output.splitlines()
+    assert lines[:5] == [
+        "A has 12 episodes, B has 10; paired by id",
+        "0 of 12 episodes are equal",
+        "10 episodes, such as e00: endings: terminated in A, truncated in B",
+        "e10, e11: only in A",
+        "the first 5 of 7 episodes whose tracks differ; --json has all of them:",
+    ]
+    assert [line.split()[0] for line in lines[6:] if "rewards" in line] == [f"e{n:02}" for n in range(3, 8)]
 
 
 def test_diff_of_runs_compares_ledgers(tmp_path: Path) -> None:

@@ -388,7 +388,7 @@ def test_group_marks_the_compared_conversation_and_states_what_is_equal(tmp_path
         talks.append(talk.episode)
     page = tab.open(report(write(tmp_path / "data", talks)))
     rows = page.locator("#siblings tbody tr")
-    words = "group 4: 3 conversations of the same prompt, each of 2 turns, terminated"
+    words = "group 4: 3 conversations, each of 2 turns, terminated"
     assert page.locator("#siblings summary").inner_text() == words
     assert page.locator("#siblings thead").inner_text().split() == ["id", "return"]
     assert (rows.nth(0).inner_text().split()[:4], rows.nth(0).locator("button").count()) == (

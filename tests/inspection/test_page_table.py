@@ -239,6 +239,41 @@ def test_lanes_are_shared_among_agents_and_name_what_is_left_out(tmp_path: Path,
 
 
 @WITH_BROWSER
+def test_agents_without_a_value_at_a_step_have_a_dash(tmp_path: Path, tab: Tab) -> None:
+    game = MultiAgentEpisode("g")
+    game.add_env_reset(observations={"a": 0.0})
+    for t, (agent, after) in enumerate([("a", "b"), ("b", "c"), ("c", "a")]):
+        game.add_env_step({after: float(t)}, {agent: 0.5}, {agent: 2.0})
+    page = tab.open(report(write(tmp_path / "data", [game])))  # type: ignore[list-item]
+    page.get_by_role("button", name="by quantity").press("Enter")
+    readings = []
+    for step in range(3):
+        page.evaluate("(step) => move(step)", step)
+        readings.append(tab.value("observations: "))
+    assert readings == ["0, \u2013, \u2013", "0 (of step 0), 0, \u2013", "0 (of step 0), 0 (of step 1), 1"]
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize(
+    "focused", ["#play", "#body button, th button", "#keys summary", "#rows", "#scrub input[type=checkbox]"]
+)
+def test_left_and_right_step_whatever_button_has_the_focus(focused: str, tmp_path: Path, tab: Tab) -> None:
+    page = tab.open(report(write(tmp_path / "data", [plain([1.0] * 9, id_="e"), plain([2.0] * 9, id_="f")])))
+    page.locator(focused).first.focus()
+    for key, step in (("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1)):
+        page.keyboard.press(key)
+        assert page.evaluate("state.step") == step
+    page.keyboard.press("Space")
+    assert page.evaluate("Boolean(playing)") == (focused in ("#play", "#rows"))  # Space presses what has the focus
+    for chosen in ("#words", "#ending", "#speed", "#step"):
+        page.evaluate("stop(), move(4)")
+        page.locator(chosen).focus()
+        page.keyboard.press("ArrowRight")
+        assert page.evaluate("state.step") == (5 if chosen == "#step" else 4)
+    assert tab.texts(".places")[0].split() == ["episode", "0", "1"]  # as in the first column of cards
+
+
+@WITH_BROWSER
 def test_lanes_have_the_scale_of_the_steps_in_view(tmp_path: Path, tab: Tab) -> None:
     outputs = {"x": np.array([100.0, 1, 2, 3, -50]), "learner": {"values": np.arange(5.0), "value_targets": np.ones(5)}}
     outputs["learner"]["logp_difference"] = np.array([NAN, 0, NAN, NAN, NAN])  # type: ignore[index]

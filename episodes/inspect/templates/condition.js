@@ -1,8 +1,8 @@
 // Conditions on columns, in the language of `episodes copy --where`: names, numbers, strings, comparisons, arithmetic,
-// and, or, not. `condition(text, columns)` returns a function from the index of a row to true or false. An error has the
+// and, or, not; "=" is "==". `condition(text, columns)` returns a function from the index of a row to true or false. An error has the
 // `names` of the columns, as the page shows them.
 
-const TOKEN = /\s*(?:(custom_data\s*\/\s*(?:[A-Za-z_]\w*|'[^']*'|"[^"]*"))|(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?)|('[^']*'|"[^"]*")|([A-Za-z_]\w*)|(<=|>=|==|!=|[-+*\/%<>()]))/y;
+const TOKEN = /\s*(?:(custom_data\s*\/\s*(?:[A-Za-z_]\w*|'[^']*'|"[^"]*"))|(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?)|('[^']*'|"[^"]*")|([A-Za-z_]\w*)|(<=|>=|==?|!=|[-+*\/%<>()]))/y;
 const COMPARISONS = ["<", "<=", ">", ">=", "==", "!="];
 
 function tokens(text) {
@@ -18,7 +18,7 @@ function tokens(text) {
     else if (["and", "or", "not"].includes(name)) result.push({ kind: name });
     else if (name === "True" || name === "False") result.push({ kind: "value", value: name === "True" });
     else if (name) result.push({ kind: "name", value: name });
-    else result.push({ kind: sign });
+    else result.push({ kind: sign === "=" ? "==" : sign });
   }
   return result;
 }

@@ -160,7 +160,7 @@ function siblings() {  // the other conversations of the group, with what they w
   const key = columns["custom_data/group_id"]?.[row];
   const name = `group ${columns["custom_data/group"]?.[row] ?? shortId(String(group[row]))}${updatesOf(shown) || (key ? ` (${shortId(String(key))})` : "")}`;
   const common = [facts.some(([one]) => one === "turns") ? "" : counted(columns.length[row], "turn"), facts.some(([one]) => one === "ending") ? "" : columns.ending[row]].filter(Boolean).join(", ");
-  const words = `${name}: ${counted(rows.length, "conversation")} of the same prompt${common ? `, each of ${common}` : ""}${best.length < rows.length ? `, the ${best.length} best` : ""}`;
+  const words = `${name}: ${counted(rows.length, "conversation")}${common ? `, each of ${common}` : ""}${best.length < rows.length ? `, the ${best.length} best` : ""}`;
   const part = element("details", { id: "siblings", ...(state.siblings ? { open: "" } : {}) }, element("summary", key ? { title: `group ${key}` } : {}, words), element("div", { tabindex: 0, role: "region", "aria-label": "conversations of the group" }, list));
   part.addEventListener("toggle", () => { state.siblings = part.open; });
   return [part];

@@ -661,7 +661,10 @@ function move(to, isSaved = true) {
       value.textContent = [turn.observed.includes(step) ? "observes" : "", turn.acted.includes(step) ? "acts" : ""].filter(Boolean).join(", ");
       return;
     }
-    const read = (track) => [reading(shown, track, step), ...(partner(track) ? [reading(other, partner(track), step)] : [])].join(" | ");
+    const read = (track) => {
+      const found = [reading(shown, track, step), ...(partner(track) ? [reading(other, partner(track), step)] : [])];
+      return (found.length * tracks.length > 1 ? found.map((words) => words || "–") : found).join(" | ");
+    };
     value.textContent = (middleOf(tracks) ? [middleOf(tracks)] : tracks).map(read).join(", ");
     value.className = tracks.some((track) => partner(track) && differs(track, step)) ? "differs" : "";
   });

@@ -192,12 +192,12 @@ find("rows").addEventListener("keydown", (event) => {
 });
 
 document.addEventListener("keydown", (event) => {
-  if (!shown || shown.isMissing || event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|BUTTON|SUMMARY)$/.test(event.target.tagName)) return;
+  if (!shown || shown.isMissing || event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select, textarea, input:not([type=checkbox])")) return;
   const [a, b] = view(), far = Math.max(1, Math.round((b - a) / 10));
   const to = { ArrowRight: state.step + 1, ArrowLeft: state.step - 1, PageDown: state.step + far, PageUp: state.step - far, Home: firstStep(shown), End: shown.length }[event.key];
   if (to !== undefined) { move(to); event.preventDefault(); }
   if (event.key === "?") { find("keys").open = !find("keys").open; event.preventDefault(); }
-  if (event.key === " ") { playing ? stop() : start(); event.preventDefault(); }
+  if (event.key === " " && !event.target.matches("button, summary, input")) { playing ? stop() : start(); event.preventDefault(); }
   if (event.key === "Escape") zoom();
 });
 

@@ -279,7 +279,7 @@ function chart(title, values) {  // returns or lengths in the natural order of t
   const words = [`${mean}${range}`, ...(odd ? [", ", element("b", { class: "bad" }, `${odd.toLocaleString("en")} not finite${infinite.length ? " (▲)" : ""}`)] : [])];
   const noun = table.columns.num_agents ? "game" : "episode", isKnown = low <= high;
   const heights = isKnown ? [...new Set([high, low])].map((value) => element("span", { style: `top:${yAt(value)}px`, title: show(value) }, brief(value))) : [];
-  const places = num ? [...new Set([1, num])].map((n) => element("span", { style: `left:${xAt(n - 1) / 6}%` }, n === 1 ? `${noun} 1${table.columns[TRAINING_STEP] ? ", by training step" : ""}` : n.toLocaleString("en"))) : [];
+  const places = num ? [...new Set([0, num - 1])].map((n) => element("span", { style: `left:${xAt(natural[n]) / 6}%` }, n === 0 ? `${noun} 0${table.columns[TRAINING_STEP] ? ", by training step" : ""}` : n.toLocaleString("en"))) : [];
   const plot = element("div", { class: "plot" }, element("div", { class: "heights" }, ...heights), svg, element("div", { class: "places" }, ...places));
   if (isKnown && low < 0 && high > 0) svg.prepend(element("line", { class: "grid", x1: 0, x2: 600, y1: yAt(0), y2: yAt(0) }));
   const key = (style, name) => [element("i", { class: "swatch", style }), name];

@@ -10,7 +10,7 @@ function remember(key, value) {
   history.replaceState(null, "", `${location.pathname}${text && `?${text}`}${location.hash}`);
 }
 
-// Return a filter as a condition: names as the page shows them become those of columns, = becomes ==, 5 % becomes 0.05,
+// Return a filter as a condition: names as the page shows them become those of columns, 5 % becomes 0.05,
 // and ids are compared as they are shown.
 function readable(text, names, texts) {
   const escaped = (name) => name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&").replace(/[ _]/g, "[ _]");
@@ -29,7 +29,6 @@ function readable(text, names, texts) {
     if (!/^['"]/.test(found)) return column(found);
     return (/=\s*$/.test(whole.slice(0, at)) ? null : column(found.slice(1, -1))) ?? found; // a text is compared with
   });
-  text = text.replace(new RegExp(`${TEXTS}|(?<![<>=!])=(?!=)`, "g"), (found) => (found === "=" ? "==" : found));
   return text.replace(new RegExp(`${TEXTS}|([\\d.]+)\\s*%(?=\\s*(?:$|[)<>=!]|and\\b|or\\b))`, "g"), (found, percent) => (percent ? String(percent / 100) : found));
 }
 
