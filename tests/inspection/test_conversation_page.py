@@ -170,6 +170,7 @@ def test_link_of_a_token_marks_it_and_keyboard_reads_its_neighbours(tmp_path: Pa
     with served(folder) as server:
         page = tab.open(f"{server.url}episodes/0/training/#id={step.id_}&t={step.t}&token={step.token}")
         linked = page.locator(".ep-linked")
+        assert linked.evaluate("token => token === document.activeElement")
         assert linked.count() == 1
         assert linked.evaluate("one => [one.place[1].role, one.place[1].turn, one.place[2]]") == [
             "model",

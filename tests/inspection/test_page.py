@@ -408,7 +408,9 @@ def test_page_charts_of_many_episodes_keep_the_distribution(tmp_path: Path, tab:
     def check(chosen: np.ndarray) -> None:
         """Check the drawn quantiles of the chosen returns of each group."""
         drawn = {
-            name: read_rows(page.locator(f"#overview .chart:first-child .quantile.{name}").get_attribute("d"), pattern)
+            name: read_rows(
+                page.locator(f"#overview .chart:not(.chart ~ .chart) .quantile.{name}").get_attribute("d"), pattern
+            )
             for name, pattern in (
                 ("wide", r"M([\d.]+) ([\d.]+)h[\d.]+V([\d.]+)h"),
                 ("half", r"M([\d.]+) ([\d.]+)h[\d.]+V([\d.]+)h"),
@@ -425,7 +427,7 @@ def test_page_charts_of_many_episodes_keep_the_distribution(tmp_path: Path, tab:
 
     check(np.ones((40, num // 40), bool))
     dots = page.evaluate(
-        "[...document.querySelectorAll('#overview .chart:first-child path.dots')].map((p) => p.getAttribute('d'))"
+        "[...document.querySelectorAll('#overview .chart:not(.chart ~ .chart) path.dots')].map(p => p.attributes.d.value)"
     )
     assert {y for path in dots for y in re.findall(r" ([\d.]+)h0", path)} == {
         "6.0",
@@ -448,7 +450,7 @@ def test_page_filter_dims_the_dots_of_other_episodes(tmp_path: Path, tab: Tab) -
     page = tab.open(report(write(tmp_path / "data", [plain([float(n)]) for n in range(6)])))
     page.fill("#words", "return < 2")
     dots = dict(
-        page.evaluate("""[...document.querySelectorAll("#overview .chart:first-child path.dots")].map((path) =>
+        page.evaluate("""[...document.querySelectorAll("#overview .chart:not(.chart ~ .chart) path.dots")].map((path) =>
         [path.classList.contains("faint"), path.getAttribute("d").split("M").length - 1])""")
     )
     assert dots == {True: 4, False: 2}
