@@ -177,6 +177,12 @@ def test_cards_say_where_numbers_are_wrong(view: str, step: int, tmp_path: Path)
     assert "Box -1 … 1" in html
 
 
+def test_batches_say_in_which_row_numbers_are_wrong() -> None:
+    values = np.zeros((6, 2))
+    values[[2, 4], 1] = np.inf
+    assert "2 infinite: first [1] at row 2" in (Batch(x=values)._repr_html_() or "")
+
+
 # --- layout -----------------------------------------------------------------------------------------------------------
 
 
@@ -248,12 +254,6 @@ def test_captions_of_images_are_not_cut(view: str, width: int, tmp_path: Path, t
     if view in ("pack", "data set"):
         assert words[0] == ["#0", "t=0"]
         assert all(re.fullmatch(r"#\d+ t=\d+", " ".join(each)) for each in words)
-
-
-def test_batches_say_in_which_row_numbers_are_wrong() -> None:
-    values = np.zeros((6, 2))
-    values[[2, 4], 1] = np.inf
-    assert "2 infinite: first [1] at row 2" in (Batch(x=values)._repr_html_() or "")
 
 
 # --- data sets and buffers --------------------------------------------------------------------------------------------
