@@ -150,10 +150,10 @@ def test_page_of_a_run_sorts_and_filters_by_the_names_in_the_heads(
         assert tab.texts("#meaning")[0].startswith("log_ratio: mean of |log(")
         page.set_viewport_size({"width": 700, "height": 900})
         page.set_viewport_size({"width": 400, "height": 900})
-        page.locator("#columns summary", has_text="more columns").click()
+        page.locator("#chooser summary", has_text="more columns").click()
         assert {"id", "return", "kept_as"} <= set(tab.texts("#rows thead th"))
         assert page.evaluate("find('rows').scrollWidth - find('rows').clientWidth") <= 1
-        page.locator("#columns input[data-column=worker]").click()
+        page.locator("#chooser input[data-column=worker]").click()
         page.wait_for_url("**columns=**")
         page.reload()
         page.locator("body[data-ready=yes]").wait_for()

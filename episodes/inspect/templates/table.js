@@ -142,14 +142,14 @@ function drawMenu(varied) {  // the columns to choose from
   });
   const fit = element("button", { type: "button", ...(state.columns ? {} : { disabled: "" }) }, "as many as fit");
   fit.addEventListener("click", () => { state.columns = null; chooseColumns("summary"); });
-  find("columns").firstElementChild.textContent = left.size ? `${left.size} more column${left.size === 1 ? "" : "s"}` : "columns";
-  find("columns").lastElementChild.replaceChildren(...choices, fit);
+  find("chooser").firstElementChild.textContent = left.size ? `${left.size} more column${left.size === 1 ? "" : "s"}` : "columns";
+  find("chooser").lastElementChild.replaceChildren(...choices, fit);
 }
 
 function chooseColumns(focused) {
   fitColumns();
   save();
-  find("columns").querySelector(focused).focus();
+  find("chooser").querySelector(focused).focus();
 }
 
 function drawHeads() {
