@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("[0-9]*.ipynb"))
 TIMEOUT_S = 300  # for one cell and for the start of the kernel, on a slow and busy machine
 TIMING = re.compile(r" *\d+(\.\d+)? (ms|us|s)\b")
-RANDOM_ID = re.compile(r"\b([0-9a-f]{32}|[0-9a-f]{8,16}…[0-9a-f]{8,16})\b")
+RANDOM_ID = re.compile(r"\b([0-9a-f]{32}|[0-9a-f]{8,16}…[0-9a-f]{8,16}|(?<=AgentEpisode )[0-9a-f]{8})\b")
 TRACE_TIMES = re.compile(r"\b\d+\.\d{3}\b|(?<=milliseconds=)[\d.e-]+")  # a trace has a column of milliseconds
 IMAGES = {"image/png", "image/svg+xml"}  # their bytes depend on fonts and on the version of matplotlib
 
@@ -74,8 +74,7 @@ def _comparable(kind: str, data: str) -> str:
         data = html.unescape(re.sub(r"<[^>]+>", " ", data))
     if data.lstrip().startswith("Trace"):
         data = TRACE_TIMES.sub("<time>", data)
-    data = RANDOM_ID.sub("<id>", data)
-    return " ".join(TIMING.sub(" <time>", data).split())
+    return RANDOM_ID.sub("<id>", " ".join(TIMING.sub(" <time>", data).split()))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
