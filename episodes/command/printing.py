@@ -49,8 +49,8 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         if n:
             console.print()
         titles = [
-            Column(Text(title), justify="right" if is_numeric else "left", width=width, overflow="fold")
-            for title, is_numeric, width in zip(part.titles, part.are_numeric, part.widths, strict=True)
+            Column(Text(title), justify="right" if is_numeric else "left", overflow="fold")
+            for title, is_numeric in zip(part.titles, part.are_numeric, strict=True)
         ]
         table = Table(*titles, box=None, pad_edge=False, show_header=any(part.titles))
         for row in part.rows:
