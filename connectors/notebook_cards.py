@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from episodes.inspect import formatting
-from episodes.inspect.cards import Card, Table, known
+from episodes.inspect.cards.card import Card, Table, known
 from episodes.inspect.charts import bar
 from episodes.inspect.html import rendered
 

@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from episodes.inspect import cards
-from episodes.inspect.cards import Card
+from episodes.inspect.cards.batch import batch_card
+from episodes.inspect.cards.card import Card, Table
+from episodes.inspect.cards.dataset import dataset_card, games_card, schema_card
+from episodes.inspect.cards.episode import episode_card
+from episodes.inspect.cards.game import multi_agent_card
+from episodes.inspect.cards.pack import pack_card
+from episodes.inspect.cards.replay import multi_agent_replay_card, replay_card
 from episodes.inspect.conversation import ConversationView, Decode, is_conversation, view_conversation
 
 if TYPE_CHECKING:
@@ -69,7 +74,7 @@ def single_agent_episode(episode: SingleAgentEpisode, decode: Decode | None = No
     converts a list of token ids to text.
     """
     turns = conversation(view_conversation(episode, decode=decode)) if is_conversation(episode) else ""
-    return rendered(cards.episode_card(episode)) + turns
+    return rendered(episode_card(episode)) + turns
 
 
 def conversation(view: ConversationView) -> str:
@@ -79,39 +84,39 @@ def conversation(view: ConversationView) -> str:
 
 def multi_agent_episode(episode: MultiAgentEpisode) -> str:
     """Return the HTML view of a multi-agent episode: timelines, and the episode of each agent."""
-    return rendered(cards.multi_agent_card(episode))
+    return rendered(multi_agent_card(episode))
 
 
 def explanation(row: Explanation) -> str:
     """Return HTML that explains one row of a batch: a table of facts about its step, and its episode."""
-    parts = [] if row.episode is None else [cards.episode_card(row.episode, is_open=False)]
-    table = cards.Table((), row.lines, is_words=True)
+    parts = [] if row.episode is None else [episode_card(row.episode, is_open=False)]
+    table = Table((), row.lines, is_words=True)
     return rendered(Card("Row", str(row.row), [], table=table, parts=parts))
 
 
 def pack(episodes: EpisodePack) -> str:
     """Return the HTML view of an `EpisodePack`: returns and endings of the episodes, and the arrays."""
-    return rendered(cards.pack_card(episodes))
+    return rendered(pack_card(episodes))
 
 
 def dataset(episodes: EpisodeDataset) -> str:
     """Return the HTML view of a data set: its tracks, and returns and endings of the episodes."""
-    return rendered(cards.dataset_card(episodes))
+    return rendered(dataset_card(episodes))
 
 
 def schema(dataset: EpisodeDataset | GameDataset) -> str:
     """Return the HTML table of a data set's tracks: path, shape, dtype, space, range and histogram."""
-    return rendered(cards.schema_card(dataset))
+    return rendered(schema_card(dataset))
 
 
 def games(dataset: GameDataset) -> str:
     """Return the HTML view of a data set of games: lengths, returns and endings, and the first game."""
-    return rendered(cards.games_card(dataset))
+    return rendered(games_card(dataset))
 
 
 def games_page(dataset: GameDataset, most: int) -> str:
     """Return a complete HTML page of a data set of games, with a table of them and the first `most` games."""
-    return page("games", rendered(cards.games_card(dataset, most)))
+    return page("games", rendered(games_card(dataset, most)))
 
 
 def page(title: str, body: str) -> str:
@@ -124,19 +129,19 @@ def page(title: str, body: str) -> str:
 
 def batch(columns: Batch | TrainBatch) -> str:
     """Return the HTML view of a `Batch` or `TrainBatch`: name, shape, statistics and picture of each column."""
-    return rendered(cards.batch_card(columns, type(columns).__name__))
+    return rendered(batch_card(columns, type(columns).__name__))
 
 
 def batch_links(links: BatchLinks) -> str:
     """Return the HTML view of a batch, in which rows link to their steps on the HTML page of a data set."""
-    return rendered(cards.batch_card(links.batch, type(links.batch).__name__, links))
+    return rendered(batch_card(links.batch, type(links.batch).__name__, links))
 
 
 def replay(buffer: EpisodeReplayBuffer) -> str:
     """Return the HTML view of a replay buffer: fill level, and steps from the oldest to the newest."""
-    return rendered(cards.replay_card(buffer))
+    return rendered(replay_card(buffer))
 
 
 def multi_agent_replay(buffer: MultiAgentEpisodeReplayBuffer) -> str:
     """Return the HTML view of a multi-agent replay buffer: fill level, and the steps of each module."""
-    return rendered(cards.multi_agent_replay_card(buffer))
+    return rendered(multi_agent_replay_card(buffer))

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 
 from connectors import learner_pipeline
 from episodes import Batch, EpisodePack, MultiAgentEpisode, SingleAgentEpisode
-from episodes.inspect import cards, html, schema, sparklines
+from episodes.inspect import formatting, html, schema, sparklines
+from episodes.inspect.cards.batch import batch_card
+from episodes.inspect.cards.card import HISTOGRAMS
+from episodes.inspect.cards.game import multi_agent_card
+from episodes.inspect.cards.pack import pack_card
+from episodes.inspect.cards.rows import parts_table
+from episodes.inspect.cards.tables import episodes_table
 from episodes.inspect.series import Series, of_tracks
 from episodes.inspect.sparklines import UNITS, WIDTH, Axis
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
@@ -43,7 +49,7 @@ def numbers_after(word: str, texts: list[str]) -> float:
 def test_numbers_of_agents_add_up_to_those_of_the_game(history: Any) -> None:
     """The return of a game is that of its agents' steps, of pending rewards and of rewards of no step."""
     for game in history.chunks(3):
-        card = cards.multi_agent_card(game)
+        card = multi_agent_card(game)
         own = [text for part in card.parts for text in part.headline]
         total = sum(numbers_after(word, own) for word in ("^return", "pending reward of", "of no step of"))
         known = {str(part.kind) for part in card.parts}
@@ -62,7 +68,7 @@ def test_a_growing_game_names_its_pending_action_and_reward() -> None:
     game.add_env_reset(observations={"a": 0.0})
     game.add_env_step({"b": 0.0}, {"a": 1}, {"a": 2.0})
     game.add_env_step({}, {"b": 1}, {"b": 0.0})
-    card = cards.multi_agent_card(game)
+    card = multi_agent_card(game)
     assert [fact.value for fact in card.facts if fact.name == "pending"] == ["2 actions (a, b), reward 2 (a)"]
     assert [part.headline for part in card.parts] == [
         ["0 steps and a pending action", "return 0 and a pending reward of 2"],
@@ -283,7 +289,7 @@ def test_statistics_of_a_small_data_set_are_of_all_of_it_and_else_say_of_how_man
 @given(st.lists(st.floats(-9, 9) | st.just(np.nan), max_size=60))
 def test_tables_list_and_mark_the_best_and_the_worst_episode(returns: list[float]) -> None:
     values, nothing = np.array(returns), np.zeros(len(returns), np.int64)
-    table = cards.episodes_table(nothing, nothing, values, nothing > 0, nothing > 0, nothing)
+    table = episodes_table(nothing, nothing, values, nothing > 0, nothing > 0, nothing)
     marks = {row[-1]: values[int(row[0])] for row in table.rows if row[0] != "⋮" and row[-1] in ("best", "worst")}
     finite = values[np.isfinite(values)]
     if len(np.unique(finite)) < 2:
@@ -307,7 +313,7 @@ def test_data_set_card_has_means_and_a_chart_of_lengths_that_returns_do_not_show
     html = EpisodeDataset(write(tmp_path / "data", episodes))._repr_html_() or ""
     assert ("lengths of 3 episodes" in html) == (len(set(lengths)) > 1 and reward in ("index", 0.0))
     for name, values in (("return", [own.sum() for own in rewards]), ("length", lengths)):
-        low, mean, high = map(cards.formatting.number, (min(values), float(np.mean(values)), max(values)))
+        low, mean, high = map(formatting.number, (min(values), float(np.mean(values)), max(values)))
         assert f"mean {name} {mean}" + (f" ({low} … {high})" if low != high else "") in html
 
 
@@ -327,7 +333,7 @@ def test_replay_card_has_age_ratio_and_the_oldest_step_and_says_the_fill_once(ca
     returns = {episode.id_: episode.get_return() for episode in stored}
     for word, choose in (("best", max), ("worst", min)):
         id_ = choose(returns, key=lambda each: returns[each])
-        name = f"{word} stored episode {id_}, return {cards.formatting.number(returns[id_])}"
+        name = f"{word} stored episode {id_}, return {formatting.number(returns[id_])}"
         assert (name in html) == (len(returns) > 1)
     assert html.count(f"{len(buffer)} of {capacity} steps") == 1
 
@@ -342,7 +348,7 @@ def test_replay_card_has_the_returns_and_endings_of_the_stored_episodes(lengths:
     html = buffer._repr_html_() or ""
     stored = list(buffer.iter_episodes())
     returns = [episode.get_return() for episode in stored]
-    low, high = (cards.formatting.number(value) for value in (min(returns), max(returns)))
+    low, high = (formatting.number(value) for value in (min(returns), max(returns)))
     assert f"from {low} to {high}" in html
     ended = {"terminated": 0, "truncated": 0, "cut": 0}
     for episode in stored:
@@ -366,7 +372,7 @@ def test_card_of_a_prioritized_buffer_has_its_priorities_and_exponents() -> None
 @given(st.lists(st.tuples(*[st.floats(-1e3, 1e3) | st.just(np.nan)] * 2), min_size=1, max_size=30))
 def test_opened_columns_without_an_order_have_a_standard_deviation_and_no_first_item(rows: list[Any]) -> None:
     values = np.array(rows)
-    table = cards._parts(Series("x", "extra", values, len(values)), is_in_time=False)
+    table = parts_table(Series("x", "extra", values, len(values)), is_in_time=False)
     assert table is not None
     assert table.columns == ("", "min", "mean", "std", "max")
     for row, column in zip(table.rows, values.T, strict=True):
@@ -380,17 +386,17 @@ def test_listed_rows_of_a_batch_have_their_actions_and_rewards() -> None:
     buffer = EpisodeReplayBuffer(100, seed=0)
     buffer.add(walk([30, 40]))
     batch = buffer.sample(8)
-    table = cards.batch_card(batch).table
+    table = batch_card(batch).table
     assert table is not None
     assert tuple(table.columns[:5]) == ("row", "episode", "t", "action", "reward")
     for row in table.rows:
         k = int(row[0])
-        assert list(row[3:5]) == [cards.formatting.number(batch[name][k]) for name in ("actions", "rewards")]
+        assert list(row[3:5]) == [formatting.number(batch[name][k]) for name in ("actions", "rewards")]
 
 
-@pytest.mark.parametrize(("count", "caption"), [(1, ""), (10, "the episodes side by side"), (11, cards.HISTOGRAMS)])
+@pytest.mark.parametrize(("count", "caption"), [(1, ""), (10, "the episodes side by side"), (11, HISTOGRAMS)])
 def test_packs_of_many_episodes_are_histograms(count: int, caption: str) -> None:
-    card = cards.pack_card(EpisodePack.from_episodes(walk([5] * count)))
+    card = pack_card(EpisodePack.from_episodes(walk([5] * count)))
     assert card.caption == caption
     assert all(("histogram" in row.picture) == (count > 10) for row in card.rows)
 
@@ -413,7 +419,7 @@ def test_cards_have_one_head_for_their_statistics_and_one_vocabulary(tmp_path: P
 
 @pytest.mark.parametrize("count", [1, 6, 8, 9, 40])
 def test_no_single_number_is_left_out(count: int) -> None:
-    table = cards._parts(Series("x", "extra", np.arange(5.0 * count).reshape(5, count), 5))
+    table = parts_table(Series("x", "extra", np.arange(5.0 * count).reshape(5, count), 5))
     assert table is not None
     assert len(table.rows) == (count if count <= 8 else 6)
     assert table.note == ("" if count <= 8 else f"and {count - 6} more numbers of each item")

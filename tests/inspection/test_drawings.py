@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.batch import Batch
-from episodes.inspect import cards, charts, compare_episodes, sparklines
+from episodes.inspect import charts, compare_episodes, sparklines
+from episodes.inspect.cards.rows import rows_of
 from episodes.inspect.colours import DEFECT
 from episodes.inspect.downsampling import stacked_items
 from episodes.inspect.html_report import _lanes, episode_data, of_games
@@ -332,9 +333,9 @@ def test_card_of_a_game_has_its_env_steps_a_legend_and_its_state(is_final: bool)
 
 def test_rows_of_several_numbers_have_no_common_mean() -> None:
     values = np.stack([np.arange(5.0), np.arange(5.0) + 100], 1)
-    [row] = cards.rows_of([Series("obs", "observations", values, 5, more=1)], Axis(4))[0]
+    [row] = rows_of([Series("obs", "observations", values, 5, more=1)], Axis(4))[0]
     assert row.stats == [("[0]", "0", "2", "4"), ("[1]", "100", "102", "104")]
-    [wide] = cards.rows_of([Series("obs", "observations", np.tile(values, 5), 5, more=1)], Axis(4))[0]
+    [wide] = rows_of([Series("obs", "observations", np.tile(values, 5), 5, more=1)], Axis(4))[0]
     assert wide.stats == [("", "0", "", "104")]
 
 

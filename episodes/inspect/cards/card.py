@@ -1,0 +1,87 @@
+"""Content of a notebook view: headline, facts, rows with pictures, tables, and parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from episodes.inspect import formatting
+
+MOST_OF_FACT = 1000  # characters of a fact that is opened
+HISTOGRAMS = "histograms from min to max"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Row of a notebook view that shows one array: name, shape, statistics and a small picture."""
+
+    label: str
+    hue: str
+    meta: str
+    stats: Sequence[tuple[str, str, str, str]]  # name, min, mean and max of each line of the picture
+    note: str  # what the picture shows
+    picture: Markup
+    table: Table | None = None
+    owner: str = ""  # the agent whose track it is
+    defects: str = ""  # how many numbers are not finite or outside of their space, and where the first ones are
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Name and value of a fact in a notebook view."""
+
+    name: str
+    value: str
+    whole: str = ""  # the value in full, if `value` is clipped
+
+    @classmethod
+    def of(cls, name: str, value: object) -> Fact:
+        """Return a fact whose long value is clipped, and can be opened."""
+        short, whole = formatting.clipped(value), formatting.clipped(value, MOST_OF_FACT)
+        return cls(name, short, "" if short == whole else whole)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Table of texts in a notebook view, with column titles."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+    is_words: bool = False  # and no numbers: cells begin at the left
+    has_names: bool = False  # in the second column, which begins at the left
+
+
+@dataclass(frozen=True)
+class Card:
+    """Content of the notebook view of one object: headline, metadata, arrays, and cards of the object's parts."""
+
+    kind: str
+    name: str
+    headline: Sequence[str]
+    endings: Sequence[str] = ()  # "terminated", ..., as pills
+    facts: Sequence[Fact] = ()
+    span: str = ""  # of time, beside the rail
+    rail: Markup | None = None
+    caption: str = ""  # of the pictures of the rows, if there is no rail
+    extent: str = ""  # of what the statistics of the rows are, if not of all items
+    rows: Sequence[Row] = ()
+    chart: Markup | None = None
+    table: Table | None = None
+    parts: Sequence[Card] = ()
+    notes: Sequence[str] = ()
+    is_open: bool = True
+
+
+def known(**facts: object) -> list[Fact]:
+    """Return a fact for each of those keyword arguments that are not None."""
+    return [Fact.of(name.replace("_", " "), value) for name, value in facts.items() if value is not None]
+
+
+def excerpt(items: Mapping[Any, Any]) -> str | None:
+    """Return the first items of a dict that a user gave as short text, or None if it is empty."""
+    first = [f"{formatting.clipped(key, 20)}: {formatting.clipped(value, 40)}" for key, value in [*items.items()][:8]]
+    return ", ".join(first) or None

@@ -1,0 +1,161 @@
+"""Notebook views of data sets: tracks, episodes or games."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from markupsafe import Markup
+
+from episodes.inspect import charts, formatting
+from episodes.inspect.cards.card import HISTOGRAMS, Card, Row, excerpt, known
+from episodes.inspect.cards.game import multi_agent_card
+from episodes.inspect.cards.rows import rows_of
+from episodes.inspect.cards.tables import episodes_table
+from episodes.inspect.schema import read_schema
+
+if TYPE_CHECKING:
+    from episodes.storage.dataset import EpisodeDataset
+    from episodes.storage.games import GameDataset
+
+
+def dataset_card(dataset: EpisodeDataset) -> Card:
+    """Return the notebook card of an `EpisodeDataset`: its tracks, and a chart and a table of its episodes.
+
+    The metadata and a few episodes are read.
+    """
+    rows, notes, extent = schema_rows(dataset)
+    table = dataset.metadata
+    returns, terminated, truncated = table["return"], table["terminated"], table["truncated"]
+    spec = dataset.env_spec
+    unread = sum(dataset.unread.values())
+    return Card(
+        type(dataset).__name__,
+        formatting.clipped(dataset.path),
+        [
+            formatting.counted(len(dataset), "episode"),
+            formatting.counted(dataset.num_steps, "step"),
+            *_averages(returns, table["length"]),
+            formatting.size(dataset.nbytes),
+        ],
+        facts=known(
+            environment=getattr(spec, "id", spec),
+            metadata=excerpt(dataset.user_metadata),
+            observation_space=dataset.observation_space,
+            action_space=dataset.action_space,
+            recovered=f"{dataset.recovered} episodes of files that no writer has finished"
+            if dataset.recovered
+            else None,
+            unread=f"{unread} bytes" if unread else None,
+        ),
+        chart=_episodes_chart(returns, table["length"], terminated, truncated),
+        table=episodes_table(table["id"], table["length"], returns, terminated, truncated, table["t_started"]),
+        caption=HISTOGRAMS,
+        extent=extent,
+        rows=rows,
+        notes=notes,
+    )
+
+
+def games_card(dataset: GameDataset, most: int = 1) -> Card:
+    """Return the notebook card of a `GameDataset`: chart and table of its games, and the first `most` games."""
+    table = dataset.metadata
+    tracks = schema_card(dataset)
+    spec = dataset.env_spec
+    ended = table["return"], table["terminated"], table["truncated"]
+    kinds = {f"kind {n}": _kind(kind) for n, kind in enumerate(dataset.kinds)}
+    if len(kinds) == 1:
+        kinds = {"agents": kinds["kind 0"]}
+    parts = [replace(multi_agent_card(dataset[n]), is_open=n == 0) for n in range(min(len(dataset), most))]
+    return Card(
+        type(dataset).__name__,
+        formatting.clipped(dataset.path),
+        [
+            formatting.counted(len(dataset), "game"),
+            formatting.counted(int(table["length"].sum()), "env step"),
+            *_averages(table["return"], table["length"]),
+            *([] if len(kinds) < 2 else [formatting.counted(len(kinds), "kind")]),
+            formatting.size(sum(kind.nbytes for kind in dataset.kinds)),
+        ],
+        facts=known(
+            environment=getattr(spec, "id", spec),
+            metadata=excerpt(dataset.user_metadata),
+            incomplete=f"{dataset.incomplete} games without all of their agents" if dataset.incomplete else None,
+            **kinds,
+        ),
+        chart=_episodes_chart(ended[0], table["length"], *ended[1:], noun="game"),
+        table=episodes_table(table["id"], table["length"], *ended, table["t_started"], table["agents"], most=most),
+        caption=tracks.caption,
+        extent=tracks.extent,
+        parts=[*tracks.parts, *parts],
+        rows=tracks.rows,
+        notes=tracks.notes,
+    )
+
+
+def _averages(returns: np.ndarray, lengths: np.ndarray) -> list[str]:
+    """Return the mean return and the mean length of episodes as texts, with the lowest and the highest."""
+    texts = []
+    for name, values in (("return", returns), ("length", lengths)):
+        finite = np.asarray(values, np.float64)
+        finite = finite[np.isfinite(finite)]
+        if len(finite):
+            with np.errstate(over="ignore"):
+                low, mean, high = map(formatting.number, (finite.min(), finite.mean(), finite.max()))
+            texts.append(f"mean {name} {mean}" + (f" ({low} … {high})" if low != high else ""))
+    return texts
+
+
+def _episodes_chart(
+    returns: np.ndarray, lengths: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, noun: str = "episode"
+) -> Markup:
+    """Return the chart of the returns of episodes, and that of their lengths if it shows more than the returns."""
+    above = charts.returns(returns, terminated, truncated, noun) or Markup("")
+    return above + charts.lengths(lengths, returns, terminated, truncated, noun)
+
+
+def _kind(kind: EpisodeDataset) -> str:
+    """Return agents, size and spaces of the data set of one kind of agents."""
+    agents = formatting.clipped(", ".join(map(str, dict.fromkeys(kind.metadata["agent_id"].tolist()))), 80)
+    spaces = [formatting.clipped(each) for each in (kind.observation_space, kind.action_space) if each is not None]
+    return f"{agents}: {', '.join(filter(None, (formatting.counted(kind.num_steps, 'step'), ' → '.join(spaces))))}"
+
+
+def schema_rows(dataset: EpisodeDataset | GameDataset) -> tuple[list[Row], list[str], str]:
+    """Return a row for each track of a data set, with its shape, dtype, space, range and histogram, remarks, and of how
+    many episodes the ranges are.
+    """
+    schema = read_schema(dataset)
+    places = {id(track.series): track.place for track in schema.tracks}
+    rows, notes = rows_of([track.series for track in schema.tracks], None, where=lambda s, i: places[id(s)](i))
+    rows = [
+        replace(
+            row,
+            label=formatting.clipped(track.path),
+            owner=formatting.clipped(track.owner),
+            meta=" · ".join(filter(None, (f"{track.item_shape} {track.series.dtype}", track.space))),
+        )
+        for row, track in zip(rows, schema.tracks, strict=False)
+    ]
+    return rows, notes, schema.extent
+
+
+def schema_card(dataset: EpisodeDataset | GameDataset) -> Card:
+    """Return a card with the tracks of a data set. Of games with several agents, each agent has a part."""
+    rows, notes, extent = schema_rows(dataset)
+    common = Card("tracks", "", (), rows=rows, notes=notes, caption=HISTOGRAMS, extent=extent)
+    by_agent: dict[str, list[Row]] = {}
+    for row in rows:
+        by_agent.setdefault(row.owner, []).append(row)
+    if len(by_agent) > 1:
+        parts = [
+            replace(common, kind="tracks of", name=agent, rows=own, notes=(), is_open=number == 0)
+            for number, (agent, own) in enumerate(by_agent.items())
+        ]
+        common = replace(common, rows=(), parts=[_with_count(part) for part in parts], caption="")
+    return common if common.parts else _with_count(common)
+
+
+def _with_count(card: Card) -> Card:
+    return replace(card, headline=[formatting.counted(len(card.rows), "track")])

@@ -1,0 +1,161 @@
+"""Rows of a notebook view: name, statistics, remarks and a small picture of each array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from markupsafe import Markup
+
+from episodes.inspect import formatting, sparklines
+from episodes.inspect.cards.card import Row, Table
+from episodes.inspect.cards.tables import first_and_last, left_out, note_on_rows, with_gap
+from episodes.inspect.series import Series
+from episodes.inspect.sparklines import Axis
+from episodes.tracks import nested
+
+BYTES_OF_LINES = 9_000  # of all lines of a card together
+BYTES_OF_FRAMES = 15_000  # of all strips of frames
+BYTES_OF_POINT = 6
+MOST_ROWS = 24  # with a picture; two or more further rows are only named
+MOST_PARTS = 8  # numbers of an item in the table of a row
+FIRST_PARTS = 6  # of an item with more of them
+MOST_CARDS_WITH_TABLES = 2  # of one view
+MOST_TEXTS = 8  # of a track that a table lists
+MOST_OF_TEXT = 400  # characters
+Where = Callable[[Series, int], str]  # place of an item of a series, as text
+COLUMN_HUES = {
+    "obs": "observations",
+    "new_obs": "observations",
+    "actions": "actions",
+    "rewards": "rewards",
+    "infos": "infos",
+    "loss_mask": "infos",
+    "terminateds": "infos",
+    "truncateds": "infos",
+}
+
+
+def rows_of(
+    series: Sequence[Series], axis: Axis | None, share: int = 1, where: Where | None = None
+) -> tuple[list[Row], list[str]]:
+    """Return a table row of a notebook view for each of the first arrays in `series`, and remarks on arrays left out
+    for lack of space.
+
+    Args:
+        axis: time axis of the pictures. None if the items have no common order in time, such as the rows of a batch.
+        share: number of cards of this kind in one view.
+        where: function that names the place of an item. By default, it is the index of the item.
+    """
+    most = max(MOST_ROWS // share, 4)
+    shown = series if len(series) == most + 1 else series[:most]
+    lanes = sum(
+        2 * sparklines.MOST_LANES
+        if track_series.num_steps
+        else min(track_series.sampled_values.shape[1], sparklines.MOST_LANES)
+        for track_series in shown
+        if track_series.is_numeric and not track_series.is_image and not track_series.is_band
+    )
+    points = BYTES_OF_LINES // (BYTES_OF_POINT * max(lanes, 1) * share)
+    points = min(max(points, sparklines.FEWEST_POINTS), sparklines.MOST_POINTS)
+    room = BYTES_OF_FRAMES // (
+        share * max(sum(track_series.is_image and track_series.is_numeric for track_series in shown), 1)
+    )
+    has_tables = share <= MOST_CARDS_WITH_TABLES
+    rows = [_row(track_series, axis, points, room, has_tables, where or _item) for track_series in shown]
+    return rows, left_out([track_series.label for track_series in series[len(shown) :]])
+
+
+def _item(series: Series, index: int) -> str:
+    """Return the place of an item as text, without further knowledge."""
+    return f"item {index:,}"
+
+
+def _row(series: Series, axis: Axis | None, points: int, room: int, has_table: bool, where: Where) -> Row:
+    """Return the table row of a series: name, dtype and shape, range, remarks and a small picture.
+
+    Args:
+        points: most points of one line of the picture.
+        room: most bytes of a strip of frames.
+        has_table: whether a numeric series gets a table of its components. Text always gets one.
+        where: function that names the place of an item.
+    """
+    meta = " · ".join(filter(None, (f"{series.shape_text} {series.dtype}", series.space_text)))
+    if series.nbytes is not None:
+        meta += f" · {formatting.size(series.nbytes)}"
+    label = formatting.clipped(nested.unescape(series.label))
+    remarks = series.remarks
+    if not series.is_numeric:
+        first, texts = _texts(series)
+        return Row(label, series.hue, meta, (), formatting.clipped(", ".join(remarks)), first, texts)
+    if note := sparklines.rows_note(series, axis):
+        remarks.append(note)
+    picture = sparklines.picture(series, axis, points, room, lambda item: where(series, item))
+    table = parts_table(series, axis is not None) if has_table else None
+    defects = series.defects_text(lambda item: where(series, item))
+    return Row(label, series.hue, meta, _stats(series), ", ".join(remarks), picture, table, defects=defects)
+
+
+def _stats(series: Series) -> list[tuple[str, str, str, str]]:
+    """Return name, min, mean and max of each line of a series' picture, as texts.
+
+    A picture of many components has one entry for all of them, without a mean.
+    """
+    if series.num_steps or series.has_common_mean or len(series.part_names) > sparklines.MOST_LANES:
+        low, mean, high = map(formatting.number, series.range)
+        return [("", low, mean if series.has_common_mean else "", high)]
+    lows, means, highs = (list(map(formatting.number, row)) for row in series.ranges.tolist())
+    return list(zip(series.component_names, lows, means, highs, strict=True))
+
+
+def _texts(series: Series) -> tuple[Markup, Table | None]:
+    """Return the beginning of the first text in an array of texts, and a table of its first and last texts."""
+    if series.array.dtype.kind not in "US" or series.array.ndim != 1 or not len(series.array):
+        return Markup(""), None
+    has_text = np.flatnonzero(series.array != "" if series.present is None else series.present)
+    if not len(has_text):
+        return Markup(""), None
+    chosen = has_text[first_and_last(len(has_text), MOST_TEXTS)]
+    rows = [(str(i), formatting.clipped(series.array[i], MOST_OF_TEXT)) for i in chosen.tolist()]
+    rows = with_gap(rows, [has_text.tolist().index(i) for i in chosen.tolist()])
+    table = Table(("item", "text"), rows, note_on_rows(len(has_text), MOST_TEXTS, "text"), is_words=True)
+    return Markup("<span>{}</span>").format(formatting.clipped(series.array[has_text[0]], 160)), table
+
+
+def parts_table(series: Series, is_in_time: bool = True) -> Table | None:
+    """Return a table of statistics of each component of an array's items: min, mean and max, of items in time the first
+    and the last, and of others the standard deviation.
+
+    None is returned for images, flags and other small whole numbers, and arrays without items. Of infos, first and
+    last are those that have the key.
+    """
+    if series.num_steps and len(series.array):
+        steps = series.array.reshape(-1, *series.array.shape[2:])
+        steps = replace(series, array=steps, total=len(steps), num_steps=0)
+        return parts_table(steps, is_in_time) if series.places is None else None
+    count = series.sampled_values.shape[1]
+    items = series.array if series.present is None else series.array[series.present]
+    if series.is_image or series.is_band or len(items) == 0:
+        return None
+    most = count if count <= MOST_PARTS else FIRST_PARTS
+    low, mean, high = series.ranges[:, :most]
+    if is_in_time:
+        columns, more = ("", "min", "mean", "max", "first", "last"), items[[0, -1]].reshape(2, -1)[:, :most]
+        cells = np.stack([low, mean, high, *more], 1).tolist()
+    else:
+        columns, cells = ("", "min", "mean", "std", "max"), np.stack([low, mean, _std(series, most), high], 1).tolist()
+    rows = [(name, *map(formatting.number, row)) for name, row in zip(series.component_names, cells, strict=False)]
+    note = f"and {count - most} more numbers of each item" if count > most else ""
+    return Table(columns, rows, note)
+
+
+def _std(series: Series, most: int) -> np.ndarray:
+    """Return the standard deviation of the finite values of the first `most` numbers of an item, float64 [most]."""
+    numbers = series.finite[:, :most]
+    with np.errstate(over="ignore", invalid="ignore"):
+        if not any(series.counts):
+            return numbers.std(0, dtype=np.float64)
+        found = ~np.isnan(numbers)
+        squares = np.where(found, np.square(numbers - series.ranges[1, :most], dtype=np.float64), 0).sum(0)
+        return np.where(found.any(0), np.sqrt(squares / np.maximum(found.sum(0), 1)), np.nan)

@@ -1,0 +1,119 @@
+"""Tables of a notebook view: some of many episodes, and what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from markupsafe import Markup
+
+from episodes.facts.ending import Ending
+from episodes.inspect import formatting
+from episodes.inspect.cards.card import Table
+
+MOST_EPISODES = 12  # that a table lists
+MOST_OF_ID = 60  # characters in a table
+
+
+def episodes_table(
+    ids: Sequence[object] | np.ndarray,
+    lengths: np.ndarray,
+    returns: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    started: np.ndarray,
+    agents: Sequence[Iterable[object]] | np.ndarray | None = None,
+    most: int = 0,
+) -> Table:
+    """Return a table of the first and last episodes and of those with the highest and lowest return, with id, length,
+    return, ending and start; of games also agents.
+
+    At least `most` rows are shown.
+    """
+    extremes = best_and_worst(returns)
+    chosen = sorted({*first_and_last(len(lengths), max(most, MOST_EPISODES)), *extremes})
+    rows = [
+        (
+            str(i),
+            shown_id(ids[i]),
+            str(lengths[i]),
+            formatting.number(returns[i]),
+            shown_ending(Ending.of(terminated[i], truncated[i])),
+            str(started[i]),
+            *(() if agents is None else (formatting.clipped(", ".join(map(str, agents[i])), 60),)),
+            extremes.get(i, ""),
+        )
+        for i in chosen
+    ]
+    rows = with_gap(rows, chosen)
+    note = note_on_rows(len(lengths), max(most, MOST_EPISODES), "episode" if agents is None else "game")
+    if note and extremes:
+        note = f"{note.removesuffix(' are listed')}, the best and the worst are listed"
+    columns = ("", "id", "length", "return", "ending", "from t", *(() if agents is None else ("agents",)), "of all")
+    return without_columns(Table(columns, rows, note, has_names=True), from_t="0", of_all="")
+
+
+def best_and_worst(returns: np.ndarray) -> dict[int, str]:
+    """Return the indices of the first episodes with the highest and the lowest finite return, with "best" and "worst".
+
+    The result is empty if there are no two different returns.
+    """
+    values = np.asarray(returns, np.float64)
+    places = np.flatnonzero(np.isfinite(values))
+    if not len(places) or (values[places] == values[places[0]]).all():
+        return {}
+    best, worst = places[values[places].argmax()], places[values[places].argmin()]
+    return {int(best): "best", int(worst): "worst"}
+
+
+def shown_ending(ending: Ending) -> str:
+    """Return an ending for a table, in its colour."""
+    kind = formatting.ending_word(ending)
+    return Markup('<span class="ep-{}">{}</span>').format(kind, formatting.ended(ending))
+
+
+def shown_id(value: object) -> str:
+    """Return an id for a table. Of 32 random digits the first 8 are shown, and all of them in the tooltip."""
+    text = formatting.clipped(value, MOST_OF_ID)
+    short = formatting.without_random_digits(text)
+    return text if short == text else Markup('<span title="{}">{}</span>').format(text, short)
+
+
+def left_out(names: Sequence[str], noun: str = "") -> list[str]:
+    """Return a list with a note that names what a card leaves out, or an empty list if it leaves nothing out."""
+    noun = noun if len(names) > 1 else noun.removesuffix("s")
+    return [formatting.clipped(f"and {len(names)} more{noun}: {', '.join(names[:20])}", 300)] if names else []
+
+
+def first_and_last(num: int, most: int) -> list[int]:
+    """Return the indices of `num` rows, or of the first and the last ones if there are more than `most`."""
+    half = most // 2
+    return [*range(num)] if num <= most else [*range(half), *range(num - half, num)]
+
+
+def with_gap(rows: Sequence[Sequence[str]], chosen: Sequence[int]) -> list[Sequence[str]]:
+    """Return the rows with one more wherever the indices `chosen` of the rows leave rows out, which says how many."""
+    result: list[Sequence[str]] = []
+    for row, index, before in zip(rows, chosen, [-1, *chosen], strict=False):
+        if index > before + 1:
+            result.append(("⋮", f"{index - before - 1:,} more", *[""] * (len(row) - 2)))
+        result.append(row)
+    return result
+
+
+def note_on_rows(num: int, most: int, noun: str) -> str:
+    """Return a note on the rows that `first_and_last` leaves out, or "" if it leaves none out."""
+    return "" if num <= most else f"{formatting.counted(num, noun)}; the first and the last {most // 2} are listed"
+
+
+def without_columns(table: Table, **defaults: str) -> Table:
+    """Return the table without those columns whose cells are all equal to the text given for the column."""
+    kept = [
+        i
+        for i, name in enumerate(table.columns)
+        if (default := defaults.get(name.replace(" ", "_"))) is None
+        or any(row[i] != default for row in table.rows if row[0] != "⋮")
+    ]
+    rows = [[row[i] for i in kept] for row in table.rows]
+    return replace(table, columns=[table.columns[i] for i in kept], rows=rows)
