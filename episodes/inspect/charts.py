@@ -19,36 +19,64 @@ if TYPE_CHECKING:
     from episodes.data_types import AgentID
     from episodes.multi_agent.timeline import Timeline
 
+    Names = Sequence[object] | np.ndarray
+
 WIDTH, HEIGHT = 640, 98
 ENDINGS_HEIGHT = 8  # of the shares of endings, below the returns
 MOST_DOTS = 100  # of a chart of returns
 MOST_CELLS = 50  # of a chart of more returns
 BESIDE = 11  # pixels from the last env step of an agent to the mark of its ending
+MOST_OF_TOOLTIP = 60  # characters of an id
 MOST_TICKS = 800  # in the timelines of all agents
 
 
-def returns(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, noun: str = "episode") -> Markup | None:
+def returns(
+    values: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    noun: str = "episode",
+    ids: Names | None = None,
+    lengths: np.ndarray | None = None,
+) -> Markup | None:
     """Return an SVG chart of the returns `values` [n], with a dot per episode in the colour of its ending.
 
     Of many episodes, it draws the lowest and highest return, the quartiles and the median of neighbouring episodes, and
-    below them the shares of their endings. The result is None if no return is finite.
+    below them the shares of their endings. If all returns are equal, the result is a line of text. It is None if no
+    return is finite.
 
     Args:
         noun: what has a return, such as "game".
+        ids, lengths: of the episodes [n], for the tooltips of the dots.
     """
-    return _chart(values, terminated, truncated, noun, "return")
+    return _chart({"return": values, "length": lengths}, terminated, truncated, noun, ids)
 
 
-def _chart(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, noun: str, what: str) -> Markup | None:
-    """Return the chart of returns or lengths. Endings are counted in the legend of returns only."""
+def _chart(
+    facts: Mapping[str, ArrayLike | None],
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    noun: str,
+    ids: Names | None,
+) -> Markup | None:
+    """Return the chart of returns or lengths. Endings are counted in the legend of returns only.
+
+    Args:
+        facts: numbers of the episodes [n] by name. The first are drawn, and the tooltips of the dots have all.
+    """
+    what, values = next(iter(facts.items()))
     values, terminated, truncated = np.asarray(values, np.float64), np.asarray(terminated), np.asarray(truncated)
     finite = values[np.isfinite(values)]
     if not len(finite):
         return None
     low, high = float(finite.min()), float(finite.max())
     masks = {"terminated": terminated, "truncated": truncated & ~terminated, "cut": ~(terminated | truncated)}
+    if low == high:
+        return _equal(len(values), len(finite), low, what, _endings(masks))
     is_dense = len(values) > MOST_DOTS
-    paths = _spread(values, masks, low, high) if is_dense else _dots(values, masks, low, high)
+    if is_dense:
+        paths = _spread(values, masks, low, high)
+    else:
+        paths = _dots(values, masks, low, high, _tooltips(facts, noun, ids, len(values)))
     words = f"{what}s of {counted(len(values), noun)}, from {number(low)} to {number(high)}"
     if len(finite) < len(values):
         words += f"; {len(values) - len(finite):,} not finite"
@@ -56,8 +84,6 @@ def _chart(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, no
     if is_dense:
         words += f"; range, quartiles and median of {counted(every, noun)} each; below, their endings"
     ends = f"<span>{number(high)}</span><span>{what}</span><span>{number(low)}</span>"
-    if low == high:
-        ends = f"<span></span><span>{what} {number(low)}</span><span></span>"
     return Markup(
         f'<div class="ep-chart"><div class="ep-scale">{ends}</div><div><svg class="ep-dots" width="{WIDTH}" '
         f'height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img"><title>{words}</title>'
@@ -66,7 +92,12 @@ def _chart(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, no
 
 
 def lengths(
-    values: np.ndarray, returns: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, noun: str = "episode"
+    values: np.ndarray,
+    returns: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    noun: str = "episode",
+    ids: Names | None = None,
 ) -> Markup:
     """Return an SVG chart of the lengths `values` [n] of episodes, such as that of their `returns` [n].
 
@@ -77,7 +108,32 @@ def lengths(
         is_known = len(values) and sums[0] != 0 and np.allclose(sums * values[0], values * sums[0])
     if is_known or not len(values) or (values == values[0]).all():
         return Markup("")
-    return _chart(values, terminated, truncated, noun, "length") or Markup("")
+    return _chart({"length": values, "return": returns}, terminated, truncated, noun, ids) or Markup("")
+
+
+def _equal(num: int, num_finite: int, value: float, what: str, endings: str) -> Markup:
+    """Return a line of text in place of a chart of equal returns."""
+    words = f"{what} {number(value)}" if num == 1 else f"all {num:,} {what}s are {number(value)}"
+    if num_finite < num:
+        words = f"{num_finite:,} of {counted(num, what)}: {number(value)}; {num - num_finite:,} not finite"
+    return Markup(f'<div class="ep-legend"><span>{words}{" · " if endings else ""}{endings}</span></div>')
+
+
+def _tooltips(facts: Mapping[str, ArrayLike | None], noun: str, ids: Names | None, num: int) -> list[Markup]:
+    """Return the tooltip of each dot of a chart: id or index, and what is known of the episode."""
+    names = [f"{noun} {i}" for i in range(num)] if ids is None else [clipped(each, MOST_OF_TOOLTIP) for each in ids]
+    known = {name: np.asarray(values).tolist() for name, values in facts.items() if values is not None}
+    return [
+        escape(", ".join([name, *(f"{fact} {number(values[i])}" for fact, values in known.items())]))
+        for i, name in enumerate(names)
+    ]
+
+
+def _endings(masks: dict[str, np.ndarray]) -> str:
+    """Return the number of episodes of each ending that there is, with its colour."""
+    return " · ".join(
+        f'<b class="ep-{ending}">■</b> {int(mask.sum()):,} {ending}' for ending, mask in masks.items() if mask.any()
+    )
 
 
 def _legend(masks: dict[str, np.ndarray], noun: str, every: int, what: str) -> str:
@@ -87,24 +143,24 @@ def _legend(masks: dict[str, np.ndarray], noun: str, every: int, what: str) -> s
         every: number of neighbouring episodes of one cell.
     """
     num = len(masks["cut"])
-    endings = " · ".join(
-        f'<b class="ep-{ending}">■</b> {int(mask.sum()):,} {ending}' for ending, mask in masks.items() if mask.any()
-    )
-    endings = endings if what == "return" else ""
+    endings = _endings(masks) if what == "return" else ""
     cells = f" · bands: range and quartiles, line: median of {every:,} {noun}s each" if every > 1 else ""
     return f"<span>{noun} 0</span><span>{endings}{cells}</span><span>{max(num - 1, 0):,}</span>"
 
 
-def _dots(values: np.ndarray, masks: dict[str, np.ndarray], low: float, high: float) -> str:
-    """Return SVG with a dot for each finite return, in the colour of the episode's ending."""
+def _dots(values: np.ndarray, masks: dict[str, np.ndarray], low: float, high: float, tooltips: list[Markup]) -> str:
+    """Return SVG with a dot for each finite return, in the colour of the episode's ending, with a tooltip."""
     paths = ""
     for ending, mask in masks.items():
         episodes = np.flatnonzero(mask & np.isfinite(values))
         xs = 4 + (WIDTH - 8) * episodes / max(len(values) - 1, 1)
         ys = _heights(values[episodes], low, high)
-        dots = "".join(f"M{x:.0f} {y:.0f}h0" for x, y in zip(xs.tolist(), ys.tolist(), strict=True))
+        dots = "".join(
+            f'<path d="M{x:.0f} {y:.0f}h0"><title>{tooltips[i]}</title></path>'
+            for i, x, y in zip(episodes.tolist(), xs.tolist(), ys.tolist(), strict=True)
+        )
         if dots:
-            paths += f'<path class="ep-{ending}" stroke="{ENDINGS[ending]}" d="{dots}"/>'
+            paths += f'<g class="ep-{ending}" stroke="{ENDINGS[ending]}">{dots}</g>'
     return f'<g fill="none" stroke-width="5" stroke-linecap="round">{paths}</g>'
 
 
@@ -148,9 +204,7 @@ def _box(left: float, right: float, top: float, bottom: float) -> str:
 
 
 def _heights(values: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Convert returns [k] between `low` and `high` to y coordinates of the chart [k]."""
-    if high <= low:
-        return np.full(len(values), (HEIGHT - ENDINGS_HEIGHT) / 2)
+    """Convert returns [k] between `low` and a higher `high` to y coordinates of the chart [k]."""
     return 6 + (HEIGHT - ENDINGS_HEIGHT - 12) * ((high / 2 - values / 2) / (high / 2 - low / 2))
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FEWEST_READ = 8  # episodes of a large data set, even if they are larger
 MOST_SPACED = 200  # episodes that are read of a larger data set
 MOST_READ = 1000  # episodes of a data set that is read as a whole
-MOST_NUMBERS = 2_000_000  # of the tracks of these episodes
+MOST_BYTES = 1 << 26  # of the decoded tracks of these episodes
 
 
 @dataclass(frozen=True)
@@ -75,28 +75,42 @@ class Schema:
     num_read: int
     num_episodes: int
     noun: str = "episode"  # or "game"
+    num_agents: int = 0  # whose tracks are described together
 
     @property
     def extent(self) -> str:
         """Number of the episodes or games that were read, as text."""
+        agents = f"{counted(self.num_agents, 'agent')} in " if self.num_agents else ""
         if self.num_read == self.num_episodes:
-            return f"of all {counted(self.num_episodes, self.noun)}" if self.num_read > 1 else f"of 1 {self.noun}"
-        return f"of {self.num_read:,} of {counted(self.num_episodes, self.noun)}"
+            words = f"all {counted(self.num_episodes, self.noun)}" if self.num_read > 1 else f"1 {self.noun}"
+            return f"of {agents}{words}"
+        return f"of {agents}{self.num_read:,} of {counted(self.num_episodes, self.noun)}, evenly spaced"
 
 
-def read_schema(dataset: EpisodeDataset | GameDataset) -> Schema:
+def read_schema(dataset: EpisodeDataset | GameDataset, merges_agents: bool = False) -> Schema:
     """Return the tracks of a data set of episodes or of games.
 
-    All episodes are read if they are at most 1,000 with at most 2,000,000 numbers. Otherwise those that are read are
-    evenly spaced: as many as have 2,000,000 numbers, but at least 8 and at most 200. Of a remote data set, 8 are read.
+    All episodes are read if they are at most 1,000 and their decoded tracks take at most 64 MiB. Otherwise those that
+    are read are evenly spaced: as many as take 64 MiB, but at least 8 and at most 200. Of a remote data set, 8 are
+    read.
+
+    Args:
+        merges_agents: describe the tracks of all agents of games together if their paths, shapes, dtypes and spaces are
+            equal.
     """
     num = len(dataset)
     most = _num_read(dataset)
     chosen = np.unique(np.linspace(0, num - 1, min(num, most)).astype(np.intp)).tolist() if num else []
     noun = "game" if hasattr(dataset, "kinds") else "episode"
     by_owner = _by_owner({f"{noun} {i}": dataset[i] for i in chosen})
-    tracks = [track for owner, own in by_owner.items() for track in _of_episodes(owner, own)]
-    return Schema(tuple(tracks), len(chosen), num, noun)
+    by_agent = [list(_of_episodes(owner, own)) for owner, own in by_owner.items()]
+    kinds = {
+        tuple((each.series.label, each.item_shape, each.series.dtype, each.space) for each in own) for own in by_agent
+    }
+    if merges_agents and len(by_agent) > 1 and len(kinds) == 1:
+        together = {f"{name}, {owner}": own[name] for owner, own in by_owner.items() for name in own}
+        return Schema(tuple(_of_episodes("", together)), len(chosen), num, noun, len(by_agent))
+    return Schema(tuple(track for own in by_agent for track in own), len(chosen), num, noun)
 
 
 def _num_read(dataset: EpisodeDataset | GameDataset) -> int:
@@ -104,14 +118,14 @@ def _num_read(dataset: EpisodeDataset | GameDataset) -> int:
     num = len(dataset)
     if num <= FEWEST_READ or is_remote(dataset.path):
         return FEWEST_READ
-    numbers = 1.0
+    size = 1.0
     for kind in dataset.kinds if isinstance(dataset, GameDataset) else (dataset,):
         fields = kind.stored_header.tracks.values()
-        numbers += sum(abs(prod(field.shape)) for field in fields) * kind.num_steps
-        numbers += kind.nbytes / 8 if any(LENGTH in field.shape for field in fields) else 0
-    if num <= MOST_READ and numbers <= MOST_NUMBERS:
+        size += sum(abs(prod(field.shape)) * np.dtype(field.dtype).itemsize for field in fields) * kind.num_steps
+        size += kind.nbytes if any(LENGTH in field.shape for field in fields) else 0
+    if num <= MOST_READ and size <= MOST_BYTES:
         return num
-    return min(max(int(MOST_NUMBERS * num / numbers), FEWEST_READ), MOST_SPACED)
+    return min(max(int(MOST_BYTES * num / size), FEWEST_READ), MOST_SPACED)
 
 
 def _by_owner(episodes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

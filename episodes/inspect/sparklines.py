@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup, escape
@@ -23,7 +24,7 @@ from episodes.inspect.downsampling import Cells, stacked_items
 from episodes.inspect.formatting import number
 from episodes.inspect.frames import viewable
 from episodes.inspect.png import data_uri, png
-from episodes.inspect.series import MOST_VALUES, Series
+from episodes.inspect.series import Series
 
 WIDTH = 480  # pixels of a picture, unless CSS sets another width
 UNITS = 2  # coordinates per pixel: they are whole numbers, which take few bytes
@@ -39,6 +40,8 @@ MOST_DOTS = 240  # of a picture of choices at their own places
 DOT = 4  # pixels of a cell of more choices
 MOST_BIN_LABELS = 8  # of a histogram
 BINS = 48  # of a histogram
+MOST_WHOLE_BINS = 64  # of a histogram of whole numbers
+MOST_EXACT = 1 << 53  # whole numbers up to it are exact as float64
 WIDEST_BAR = 40  # of a histogram
 BAND = 16  # height of a row of colours of single whole numbers
 FRAMES = 8
@@ -336,7 +339,7 @@ def _words(series: Series, every: int) -> str:
 def _range(series: Series) -> str:
     """Return a text with the lowest and highest number of a series, and its mean if all numbers mean the same."""
     low, mean, high = map(number, series.range)
-    return f"min {low}, {f'mean {mean}, ' if series.has_common_mean else ''}max {high}"
+    return f"min {low}, {f'mean {mean}, ' if series.has_common_mean and not series.is_id else ''}max {high}"
 
 
 def _svg(series: Series, every: int, inner: str, height: int, axis: Axis) -> Markup:
@@ -455,12 +458,15 @@ def _extent(series: Series, axis: Axis) -> tuple[float, float]:
 def histogram(series: Series) -> Markup:
     """Return an SVG picture with a histogram for each component of the items, each on its own scale.
 
-    Whole numbers of a small range have a bin each. Histograms of many components are rows of colours.
+    Whole numbers have a bin each, or bins of several numbers if there are too many. Histograms of many components are
+    rows of colours.
     """
     count = series.sampled_values.shape[1]
     if count > MOST_LANES:
         chosen = np.unique(np.linspace(0, count - 1, min(count, MOST_BANDS)).astype(np.intp)).tolist()
-        counts = np.array([histogram_counts(series, k)[0] for k in chosen], float)  # [rows, bins]
+        own = [histogram_bins(series, k).counts for k in chosen]
+        width = max(map(len, own))
+        counts = np.array([each[np.arange(width) * len(each) // width] for each in own], float)  # [rows, width]
         levels = np.where(counts > 0, counts / np.maximum(counts.max(1, keepdims=True), 1), np.nan)
         text = f"{_range(series)}; a histogram for each row, from its lowest to its highest number, pale to strong"
         return _colours(
@@ -472,18 +478,18 @@ def histogram(series: Series) -> Markup:
     height = LANE if count > 1 else 2 * LANE
     paths, words, scale = [], [], ""
     for k in range(count):
-        counts, low, high = histogram_counts(series, k)
-        scale = _scale(series, counts, low, high) if count == 1 else ""
-        most, width = max(int(counts.max()), 1), UNITS * WIDTH / len(counts)
-        wide = min(max(width - 2, 1), UNITS * WIDEST_BAR)
+        bins = histogram_bins(series, k)
+        scale = _scale(series, bins) if count == 1 else ""
+        most = max(int(bins.counts.max()), 1)
         bottom, unit = (k + 1) * UNITS * height - UNITS, UNITS * (height - 2) / most
-        bars = [
-            f"M{(i + 0.5) * width - wide / 2:.0f} {bottom}v-{max(n * unit, 2):.1f}h{wide:.0f}V{bottom}z"
-            for i, n in enumerate(counts.tolist())
-            if n
-        ]
-        paths.append(f'<path d="{"".join(bars)}"/>')
-        words.append(f"from {number(low)} to {number(high)} in {len(counts)} bins, at most {most:,} in a bin")
+        bars = ""
+        for n, (left, right) in zip(bins.counts.tolist(), pairwise((UNITS * WIDTH * bins.edges).tolist()), strict=True):
+            wide = min(max(right - left - 2, 1), UNITS * WIDEST_BAR)
+            if n:
+                x = (left + right - wide) / 2
+                bars += f"M{x:.0f} {bottom}v-{max(n * unit, 2):.1f}h{wide:.0f}V{bottom}z"
+        paths.append(f'<path d="{bars}"/>')
+        words.append(f"from {number(bins.low)} to {number(bins.high)} in {bins.text}, at most {most:,} in a bin")
     return Markup(
         f'<svg class="ep-pic" width="{WIDTH}" height="{count * height}" '
         f'viewBox="0 0 {UNITS * WIDTH} {UNITS * count * height}" preserveAspectRatio="none" role="img">'
@@ -497,34 +503,67 @@ def _value(series: Series, value: float) -> str:
     return ("no", "yes")[int(value)] if series.array.dtype == bool else number(value)
 
 
-def _scale(series: Series, counts: np.ndarray, low: float, high: float) -> str:
+def _scale(series: Series, bins: Bins) -> str:
     """Return HTML below a histogram: number and count of each bin of few whole numbers, or the two ends."""
-    is_whole = low % 1 == 0.5 and len(counts) == high - low
-    if not is_whole or len(counts) > MOST_BIN_LABELS:
-        shift = 0.5 if is_whole else 0.0
-        return f'<div class="ep-ends"><span>{number(low + shift)}</span><span>{number(high - shift)}</span></div>'
-    values = (low + 0.5 + np.arange(len(counts))).tolist()
-    names = (f"<b>{_value(series, value)}</b> {n:,}" for value, n in zip(values, counts.tolist(), strict=True))
+    if bins.width != 1 or len(bins.counts) > MOST_BIN_LABELS:
+        return f'<div class="ep-ends"><span>{number(bins.low)}</span><span>{number(bins.high)}</span></div>'
+    values = (bins.low + np.arange(len(bins.counts))).tolist()
+    names = (f"<b>{_value(series, value)}</b> {n:,}" for value, n in zip(values, bins.counts.tolist(), strict=True))
     return f'<div class="ep-bins">{"".join(f"<span>{name}</span>" for name in names)}</div>'
 
 
-def histogram_counts(series: Series, column: int, num_bins: int = BINS) -> tuple[np.ndarray, float, float]:
-    """Return how many finite numbers of a component are in each of the equally wide bins, int64 [bins], and the begin
-    of the first and the end of the last bin.
+class Bins(NamedTuple):
+    """Histogram of numbers from `low` to `high`.
 
-    Whole numbers of a small range have one bin each, around the number.
+    Attributes:
+        counts: numbers in each bin, int64 [n].
+        low, high: the lowest and the highest number.
+        width: how many whole numbers a bin has. The last bin may have fewer. It is 0 for other numbers.
+    """
+
+    counts: np.ndarray
+    low: float
+    high: float
+    width: int = 0
+
+    @property
+    def edges(self) -> np.ndarray:
+        """Begin and end of the bins as shares of the whole width, float64 [n + 1].
+
+        Of whole numbers, each number takes an equal share, so a last bin of fewer numbers is narrower.
+        """
+        begins = np.arange(len(self.counts) + 1)
+        if not self.width:
+            return begins / len(self.counts)
+        num = self.high - self.low + 1
+        return np.minimum(begins * self.width, num) / num
+
+    @property
+    def text(self) -> str:
+        """Number and width of the bins as text, such as "30 bins of 2 numbers"."""
+        own = f" of {self.width:,} number{'s' * (self.width > 1)}" if self.width else ""
+        return f"{len(self.counts)} bin{'s' * (len(self.counts) != 1)}{own}"
+
+
+def histogram_bins(series: Series, column: int, num_bins: int = BINS) -> Bins:
+    """Return the histogram of the finite numbers of a component.
+
+    Whole numbers have a bin each if there are at most 64 from the lowest to the highest, or else bins of equally many
+    of them. Other numbers have `num_bins` equally wide bins.
     """
     numbers = series.finite[:, column]
     numbers = numbers[np.isfinite(numbers)].astype(np.float64)
     if not len(numbers):
-        return np.zeros(1, np.int64), 0.0, 0.0
+        return Bins(np.zeros(1, np.int64), 0.0, 0.0)
     low, high = float(numbers.min()), float(numbers.max())
-    if high - low < MOST_VALUES and (series.array.dtype.kind != "f" or bool((numbers == numbers.round()).all())):
-        counts = np.bincount((numbers - low).round().astype(np.intp), minlength=int(high - low) + 1)
-        return counts, low - 0.5, high + 0.5
+    is_exact = max(-low, high) < MOST_EXACT and high - low < MOST_EXACT
+    if is_exact and (series.array.dtype.kind != "f" or bool((numbers == numbers.round()).all())):
+        width = -(-int(high - low + 1) // MOST_WHOLE_BINS)
+        return Bins(np.bincount(((numbers - low) // width).astype(np.intp)), low, high, width)
     with np.errstate(over="ignore"):
         places = (numbers / 2 - low / 2) / (high / 2 - low / 2) if high > low else np.zeros(len(numbers))
-    return np.bincount(np.minimum((places * num_bins).astype(np.intp), num_bins - 1), minlength=num_bins), low, high
+    counts = np.bincount(np.minimum((places * num_bins).astype(np.intp), num_bins - 1), minlength=num_bins)
+    return Bins(counts, low, high)
 
 
 def _colours(

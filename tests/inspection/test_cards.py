@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from episodes import Batch, EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.inspect import formatting, html, schema, sparklines
 from episodes.inspect.cards.batch import batch_card
 from episodes.inspect.cards.card import HISTOGRAMS
+from episodes.inspect.cards.dataset import games_card
 from episodes.inspect.cards.game import multi_agent_card
 from episodes.inspect.cards.pack import pack_card
 from episodes.inspect.cards.rows import parts_table
@@ -27,6 +30,7 @@ from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.storage import EpisodeDataset
 from episodes.storage.games import GameDataset
 from episodes.testing.strategies import multi_agent_histories
+from tests.command.running import output
 from tests.inspection.data import write
 from tests.inspection.test_drawings import conversation, strokes, walk
 from tests.inspection.test_page import WITH_BROWSER, Tab, browser, tab
@@ -270,8 +274,8 @@ def test_statistics_of_a_small_data_set_are_of_all_of_it_and_else_say_of_how_man
 ) -> None:
     dataset = EpisodeDataset(write(tmp_path / "data", walk([3] * 20)))
     assert "of all 20 episodes" in (dataset._repr_html_() or "")
-    for most, read in ((20 * 3 * 3, 20), (12.5 * 3 * 3, 12), (10, 8)):  # three numbers of a step
-        monkeypatch.setattr(schema, "MOST_NUMBERS", most + 1)
+    for most, read in ((20 * 3 * 24, 20), (12.5 * 3 * 24, 12), (80, 8)):  # 24 bytes of a step
+        monkeypatch.setattr(schema, "MOST_BYTES", most + 1)
         assert f"of {'all' if read == 20 else f'{read} of'} 20 episodes" in (dataset._repr_html_() or "")
     games = []
     for n in range(10):
@@ -280,22 +284,89 @@ def test_statistics_of_a_small_data_set_are_of_all_of_it_and_else_say_of_how_man
         game.add_env_step({"a": np.ones(2), "b": np.ones(2)}, {"a": 1, "b": 0}, {"a": 1.0, "b": 2.0})
         games.append(game)
     html = GameDataset(write(tmp_path / "games", games))._repr_html_() or ""  # type: ignore[arg-type]
-    assert "of 8 of 10 games" in html
+    assert "of 2 agents in 8 of 10 games, evenly spaced" in html
     assert "mean return 3 " in re.sub("<[^>]+>", " ", html)
     assert ("kind 0" in html, "1 kind" in html, " kB" in html) == (False, False, True)
-    assert html.count("tracks of") == 2  # one card for each agent
+    assert "2 agents <b>a, b · 20 agent steps" in html
+    assert html.count("of agents") == html.count("tracks of") == 0  # one table of all agents
 
 
-@given(st.lists(st.floats(-9, 9) | st.just(np.nan), max_size=60))
+def games(agents: dict[str, int], num: int = 3) -> list[Any]:
+    """Return games of agents with observations of the given sizes, whose rewards are different."""
+    result: list[Any] = []
+    for n in range(num):
+        game = MultiAgentEpisode(f"g{n}")
+        game.add_env_reset(observations={agent: np.zeros(size) for agent, size in agents.items()})
+        rewards = {agent: float(10 * n + i) for i, agent in enumerate(agents)}
+        items = {agent: np.ones(size) for agent, size in agents.items()}
+        game.add_env_step(items, dict.fromkeys(agents, 1), rewards)
+        result.append(game)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("agents", "is_merged"),
+    [({"a": 2, "b": 2, "c": 2}, True), ({"a": 2, "b": 3}, False), ({"a": 2}, False)],
+)
+def test_agents_with_equal_tracks_have_one_table_before_that_of_the_games(
+    agents: dict[str, int], is_merged: bool, tmp_path: Path
+) -> None:
+    dataset = GameDataset(write(tmp_path / "data", games(agents)))
+    card = games_card(dataset)
+    labels = [row.label for row in card.rows]
+    assert ("rewards" in labels) == is_merged
+    if is_merged:
+        assert card.extent == "of 3 agents in all 3 games"
+        [rewards] = [row for row in card.rows if row.label == "rewards"]
+        assert rewards.stats == [("", "0", "11", "22")]
+    assert [part.is_open for part in card.tracks] == [True, False][: len(card.tracks)]
+    html = (dataset._repr_html_() or "").split("</style>")[1]
+    places = [html.rindex("ep-chart"), html.index(">histogram "), html.index(">ending<"), html.index("ep-lanes")]
+    assert places == sorted(places)
+    single = EpisodeDataset(write(tmp_path / "single", walk([3, 4])))._repr_html_() or ""
+    single = single.split("</style>")[1]
+    assert single.index("ep-chart") < single.index(">histogram ") < single.index(">ending<")
+
+
+@pytest.mark.parametrize("kind", ["episodes", "games", "part"])
+def test_last_line_of_a_data_set_has_commands_that_run(kind: str, tmp_path: Path) -> None:
+    names = ["7", "it's -- one", "-x"]
+    made: list[Any] = games({"a": 2}) if kind == "games" else walk([3, 4, 5])
+    if kind != "games":
+        made = [
+            SingleAgentEpisode.from_arrays(e.get_observations(), e.get_actions(), np.full(len(e), 3.0 - i), id_=name)
+            for i, (e, name) in enumerate(zip(made, names, strict=True))
+        ]
+    folder = tmp_path / "a folder's <data>"
+    dataset: Any = (GameDataset if kind == "games" else EpisodeDataset)(write(folder, made))
+    dataset = dataset[1:] if kind == "part" else dataset
+    shown = re.findall("<code>(.*?)</code>", dataset._repr_html_())
+    watch, show = (shlex.split(unescape(command)) for command in shown)
+    assert watch == ["episodes", "watch", str(folder)]
+    assert show[:3] == ["episodes", "show", str(folder)]
+    returns = dataset.metadata["return"]
+    worst = str(dataset.metadata["id"][returns.argmin()])
+    assert show[3] == f"--episode={worst}"
+    assert worst in output(*show[1:])
+
+
+@given(st.lists(st.floats(-9, 9) | st.sampled_from([np.nan, -1.0, 1.0]), max_size=60))
 def test_tables_list_and_mark_the_best_and_the_worst_episode(returns: list[float]) -> None:
     values, nothing = np.array(returns), np.zeros(len(returns), np.int64)
     table = episodes_table(nothing, nothing, values, nothing > 0, nothing > 0, nothing)
-    marks = {row[-1]: values[int(row[0])] for row in table.rows if row[0] != "⋮" and row[-1] in ("best", "worst")}
+    marks = {row[-1]: values[int(row[0])] for row in table.rows if row[-1][:4] in ("best", "wors")}
     finite = values[np.isfinite(values)]
-    if len(np.unique(finite)) < 2:
-        assert marks == {}
-    else:
-        assert marks == {"best": finite.max(), "worst": finite.min()}
+    expected = {}
+    if len(np.unique(finite)) > 1:
+        for word, value in (("best", finite.max()), ("worst", finite.min())):
+            num = int((finite == value).sum())
+            if num <= 3:
+                expected[word if num == 1 else f"{word} (1 of {num})"] = value
+    assert marks == expected
+    assert all((f"the {word}" in table.note) == any(word in mark for mark in marks) for word in ("best", "worst")) or (
+        len(values) <= 12 and not table.note
+    )
+    assert len([row for row in table.rows if row[0] != "⋮"]) <= (12 if len(values) <= 12 else 6 + len(marks))
     listed = [int(row[1].split()[0].replace(",", "")) if row[0] == "⋮" else 1 for row in table.rows]
     assert sum(listed) == len(values)
 
@@ -349,7 +420,7 @@ def test_replay_card_has_the_returns_and_endings_of_the_stored_episodes(lengths:
     stored = list(buffer.iter_episodes())
     returns = [episode.get_return() for episode in stored]
     low, high = (formatting.number(value) for value in (min(returns), max(returns)))
-    assert f"from {low} to {high}" in html
+    assert (f"from {low} to {high}" if len(returns) > 1 else f"return {low}") in html
     ended = {"terminated": 0, "truncated": 0, "cut": 0}
     for episode in stored:
         ended["terminated" if episode.is_terminated else "truncated" if episode.is_truncated else "cut"] += 1

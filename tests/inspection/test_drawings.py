@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +19,7 @@ from episodes.inspect import charts, compare_episodes, sparklines
 from episodes.inspect.cards.rows import rows_of
 from episodes.inspect.colours import DEFECT
 from episodes.inspect.downsampling import stacked_items
+from episodes.inspect.formatting import number
 from episodes.inspect.html_report import _lanes, episode_data, of_games
 from episodes.inspect.page_messages import encode
 from episodes.inspect.schema import read_schema
@@ -188,6 +191,9 @@ def test_chart_of_many_returns_has_their_quartiles_and_endings(episodes: list[tu
     if not len(finite):
         assert not svg
         return
+    if finite.min() == finite.max():
+        assert "<svg" not in svg
+        return
     every = -(-len(returns) // charts.MOST_CELLS)
     cells = [returns[i : i + every] for i in range(0, len(returns), every)]
     cells = [cell[np.isfinite(cell)] for cell in cells]
@@ -243,11 +249,116 @@ def test_histogram_bars_have_the_counts(values: list[float]) -> None:
     most = int(re.findall(r"at most ([\d,]+) in", svg)[0])
     unit = max(bars.values()) / most
     assert sum(round(tall / unit) for tall in bars.values()) == len(values)
-    counts, low, high = sparklines.histogram_counts(Series("x", "rewards", array, len(array)), 0)
-    assert counts.sum() == len(values)
-    assert low <= array.min() <= array.max() <= high
-    if array.dtype.kind == "i":
-        assert counts.tolist() == np.bincount(array - array.min()).tolist()
+    bins = sparklines.histogram_bins(Series("x", "rewards", array, len(array)), 0)
+    assert bins.counts.sum() == len(values)
+    assert (bins.low, bins.high) == (array.min(), array.max())
+
+
+WHOLE = st.one_of(
+    *(st.lists(st.integers(-top, top), min_size=1, max_size=80) for top in (3, 40, 5000, 2**52 - 1)),
+    st.lists(st.sampled_from([-(2**62), 0, 2**62]), min_size=1, max_size=9),
+)
+
+
+@given(WHOLE, st.sampled_from([np.int64, np.float64]))
+def test_histogram_of_whole_numbers_has_bins_of_equally_many_numbers(values: list[int], dtype: type) -> None:
+    """Up to 64 numbers have a bin each. More share bins of one whole width, of which the last may be narrower."""
+    array = np.array(values, dtype)
+    bins = sparklines.histogram_bins(Series("x", "rewards", array, len(array)), 0)
+    assert (bins.low, bins.high, bins.counts.sum()) == (array.min(), array.max(), len(values))
+    if max(map(abs, values)) >= sparklines.MOST_EXACT or max(values) - min(values) >= sparklines.MOST_EXACT:
+        assert bins.width == 0
+        return
+    span = max(values) - min(values) + 1
+    assert bins.width == -(-span // sparklines.MOST_WHOLE_BINS)
+    expected = [0] * -(-span // bins.width)
+    for value, count in zip(*np.unique(values, return_counts=True), strict=True):
+        expected[(int(value) - min(values)) // bins.width] += int(count)
+    assert bins.counts.tolist() == expected
+    widths = np.diff(bins.edges) * span
+    assert widths[:-1] == pytest.approx(np.full(len(widths) - 1, bins.width), rel=1e-6)
+    assert 0 < widths[-1] <= bins.width * (1 + 1e-6)
+    html = str(sparklines.histogram(Series("x", "rewards", array, len(array))))
+    if len(set(values)) > 1 and span > sparklines.MOST_BIN_LABELS:
+        ends = f"<span>{number(bins.low)}</span><span>{number(bins.high)}</span>"
+        assert ends in html
+        assert f"in {len(expected)} bins of {bins.width:,} number" in html
+
+
+@given(st.lists(st.lists(st.integers(0, 90), min_size=12, max_size=12), min_size=1, max_size=20))
+def test_rows_of_colours_of_components_with_any_ranges_have_their_counts(items: list[list[int]]) -> None:
+    """Rows have as many bins as their ranges need, and the empty ones are transparent."""
+    array = np.array(items)
+    series = Series("x", "observations", array, len(array))
+    picture = pixels(sparklines.histogram(series))
+    assert len(picture) == 12
+    for row, column in zip(picture, array.T, strict=True):
+        assert row[0] > 0
+        assert row[-1] > 0  # the lowest and the highest number
+        counts = sparklines.histogram_bins(replace(series, array=column, total=len(column)), 0).counts
+        assert len(np.unique(row[row > 0])) == len(np.unique(counts[counts > 0]))
+
+
+@pytest.mark.parametrize(
+    ("hue", "space", "values", "is_id"),
+    [
+        ("actions", None, range(9), True),
+        ("actions", None, range(8), False),
+        ("actions", spaces.Discrete(9), range(3), True),
+        ("actions", spaces.Discrete(8), range(3), False),
+        ("observations", spaces.Discrete(52), range(3), True),
+        ("observations", spaces.Discrete(9, start=-4), range(3), True),
+        ("observations", spaces.MultiDiscrete([3, 52]), range(3), True),
+        ("observations", spaces.MultiBinary(2), range(2), False),
+        ("actions", spaces.Box(0, 99, (), np.int64), range(40), False),
+        ("observations", None, range(40), False),
+        ("rewards", None, range(40), False),
+    ],
+)
+def test_ids_have_no_mean(hue: str, space: Any, values: Any, is_id: bool) -> None:
+    array = np.array(values)
+    array = np.stack([array] * 2, 1) if space is not None and space.shape == (2,) else array
+    series = Series("x", hue, array, len(array), space=space)
+    assert series.is_id == is_id
+    for axis in (None, Axis(len(array))):
+        [row] = rows_of([series], axis)[0]
+        assert all((mean == "") == is_id for _, _, mean, _ in row.stats)
+        assert ("mean " in row.picture) <= (not is_id)
+        if row.table:
+            assert ("mean" in row.table.columns, "std" in row.table.columns) == (not is_id, not is_id and axis is None)
+
+
+# --- charts of episodes -----------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(st.integers(-3, 3) | st.just(np.nan), st.integers(1, 9)), min_size=1, max_size=101),
+    st.booleans(),
+)
+def test_dots_of_charts_name_their_episodes(episodes: list[tuple[float, int]], has_ids: bool) -> None:
+    """Tooltips have id, return and length. Equal returns are one line."""
+    sums, steps = np.array(episodes, float).T
+    no = np.zeros(len(sums), bool)
+    ids = [f"<{i}>" for i in range(len(sums))] if has_ids else None
+    above = str(charts.returns(sums, no, no, ids=ids, lengths=steps) or "")
+    below = str(charts.lengths(steps, sums, no, no, ids=ids))
+    finite = sums[np.isfinite(sums)]
+    if len(np.unique(finite)) == 1:
+        assert "<svg" not in above
+        if len(finite) == len(sums) > 1:
+            assert f"all {len(sums)} returns are {number(finite[0])} " in above
+    for svg, own, texts in ((above, sums, ("return", "length")), (below, steps, ("length", "return"))):
+        found = re.findall(r'<path d="M(\d+) \d+h0"><title>([^<]*)</title>', svg)
+        if "<svg" not in svg or len(sums) > charts.MOST_DOTS:
+            assert not found
+            continue
+        expected = []
+        for i in np.flatnonzero(np.isfinite(own)).tolist():
+            both = {"return": sums[i], "length": steps[i]}
+            name = f"&lt;{i}&gt;" if has_ids else f"episode {i}"
+            place = f"{4 + (charts.WIDTH - 8) * i / max(len(sums) - 1, 1):.0f}"
+            expected.append((place, ", ".join([name, *(f"{text} {number(both[text])}" for text in texts)])))
+        assert found == expected
 
 
 def batch_of_rows() -> Any:
@@ -271,8 +382,6 @@ def test_rows_without_an_order_are_histograms(make: Any) -> None:
 
 
 def test_schema_lists_tracks_with_spaces_and_ranges(tmp_path: Path) -> None:
-    from gymnasium import spaces
-
     space = spaces.Dict({"x": spaces.Box(-1, 1, (2,), np.float32), "mode": spaces.Discrete(4)})
     observations = {"x": np.zeros((4, 2), np.float32), "mode": np.arange(4)}
     episode = SingleAgentEpisode.from_arrays(

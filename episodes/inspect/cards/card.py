@@ -70,6 +70,7 @@ class Card:
     extent: str = ""  # of what the statistics of the rows are, if not of all items
     rows: Sequence[Row] = ()
     chart: Markup | None = None
+    tracks: Sequence[Card] = ()  # rows of each agent, before the table
     table: Table | None = None
     parts: Sequence[Card] = ()
     notes: Sequence[str] = ()

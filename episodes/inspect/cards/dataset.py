@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,15 @@ from episodes.inspect import charts, formatting
 from episodes.inspect.cards.card import HISTOGRAMS, Card, Row, excerpt, known
 from episodes.inspect.cards.game import multi_agent_card
 from episodes.inspect.cards.rows import rows_of
-from episodes.inspect.cards.tables import episodes_table
+from episodes.inspect.cards.tables import best_and_worst, brief_ids, episodes_table
 from episodes.inspect.schema import read_schema
+from episodes.storage.remote.remote_directory import is_remote
 
 if TYPE_CHECKING:
     from episodes.storage.dataset import EpisodeDataset
     from episodes.storage.games import GameDataset
+
+MOST_OF_COMMAND = 300  # characters
 
 
 def dataset_card(dataset: EpisodeDataset) -> Card:
@@ -49,24 +53,25 @@ def dataset_card(dataset: EpisodeDataset) -> Card:
             else None,
             unread=f"{unread} bytes" if unread else None,
         ),
-        chart=_episodes_chart(returns, table["length"], terminated, truncated),
+        chart=_episodes_chart(table["id"], returns, table["length"], terminated, truncated),
         table=episodes_table(table["id"], table["length"], returns, terminated, truncated, table["t_started"]),
         caption=HISTOGRAMS,
         extent=extent,
         rows=rows,
-        notes=notes,
+        notes=[*notes, *onward(dataset)],
     )
 
 
 def games_card(dataset: GameDataset, most: int = 1) -> Card:
-    """Return the notebook card of a `GameDataset`: chart and table of its games, and the first `most` games."""
+    """Return the notebook card of a `GameDataset`: its tracks, chart and table of games, and the first `most` games."""
     table = dataset.metadata
     tracks = schema_card(dataset)
     spec = dataset.env_spec
     ended = table["return"], table["terminated"], table["truncated"]
-    kinds = {f"kind {n}": _kind(kind) for n, kind in enumerate(dataset.kinds)}
-    if len(kinds) == 1:
-        kinds = {"agents": kinds["kind 0"]}
+    kinds = dict(_kind(kind) for kind in dataset.kinds)
+    if len(dataset.kinds) > 1:
+        named = map(_kind, dataset.kinds)
+        kinds = {f"kind {n}": f"{agents}: {facts}" for n, (agents, facts) in enumerate(named)}
     parts = [replace(multi_agent_card(dataset[n]), is_open=n == 0) for n in range(min(len(dataset), most))]
     return Card(
         type(dataset).__name__,
@@ -84,14 +89,35 @@ def games_card(dataset: GameDataset, most: int = 1) -> Card:
             incomplete=f"{dataset.incomplete} games without all of their agents" if dataset.incomplete else None,
             **kinds,
         ),
-        chart=_episodes_chart(ended[0], table["length"], *ended[1:], noun="game"),
+        chart=_episodes_chart(table["id"], ended[0], table["length"], *ended[1:], noun="game"),
         table=episodes_table(table["id"], table["length"], *ended, table["t_started"], table["agents"], most=most),
         caption=tracks.caption,
         extent=tracks.extent,
-        parts=[*tracks.parts, *parts],
+        tracks=tracks.parts,
+        parts=parts,
         rows=tracks.rows,
-        notes=tracks.notes,
+        notes=[*tracks.notes, *onward(dataset)],
     )
+
+
+def onward(dataset: EpisodeDataset | GameDataset) -> list[Markup]:
+    """Return a line with the commands that show more of a data set in a local folder, or an empty list.
+
+    The episode of the command is the worst, or else the first one. It is given by its id, since a data set can be a
+    part of the folder.
+    """
+    path = str(dataset.path)
+    if is_remote(path) or not path.isprintable() or len(path) > MOST_OF_COMMAND:
+        return []
+    folder = shlex.quote(f"./{path}" if path.startswith("-") else path)
+    commands = [f"episodes watch {folder}"]
+    ids, marks = dataset.metadata["id"], best_and_worst(dataset.metadata["return"])
+    if len(ids):
+        chosen = next((i for i, mark in marks.items() if mark.startswith("worst")), 0)
+        id_ = str(ids[chosen])
+        if id_.isprintable() and 0 < len(id_) <= MOST_OF_COMMAND:
+            commands.append(f"episodes show {folder} --episode={shlex.quote(id_)}")
+    return [Markup("see more: ") + Markup(" · ").join(Markup("<code>{}</code>").format(each) for each in commands)]
 
 
 def _averages(returns: np.ndarray, lengths: np.ndarray) -> list[str]:
@@ -108,25 +134,33 @@ def _averages(returns: np.ndarray, lengths: np.ndarray) -> list[str]:
 
 
 def _episodes_chart(
-    returns: np.ndarray, lengths: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, noun: str = "episode"
+    ids: np.ndarray,
+    returns: np.ndarray,
+    lengths: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    noun: str = "episode",
 ) -> Markup:
     """Return the chart of the returns of episodes, and that of their lengths if it shows more than the returns."""
-    above = charts.returns(returns, terminated, truncated, noun) or Markup("")
-    return above + charts.lengths(lengths, returns, terminated, truncated, noun)
+    names = brief_ids(ids)
+    above = charts.returns(returns, terminated, truncated, noun, names, lengths) or Markup("")
+    return above + charts.lengths(lengths, returns, terminated, truncated, noun, names)
 
 
-def _kind(kind: EpisodeDataset) -> str:
-    """Return agents, size and spaces of the data set of one kind of agents."""
-    agents = formatting.clipped(", ".join(map(str, dict.fromkeys(kind.metadata["agent_id"].tolist()))), 80)
+def _kind(kind: EpisodeDataset) -> tuple[str, str]:
+    """Return the number of agents, and agents, size and spaces of the data set of one kind of agents."""
+    names = [*dict.fromkeys(map(str, kind.metadata["agent_id"].tolist()))]
+    agents = formatting.clipped(", ".join(names), 80)
     spaces = [formatting.clipped(each) for each in (kind.observation_space, kind.action_space) if each is not None]
-    return f"{agents}: {', '.join(filter(None, (formatting.counted(kind.num_steps, 'step'), ' → '.join(spaces))))}"
+    facts = agents, formatting.counted(kind.num_steps, "agent step"), " → ".join(spaces)
+    return formatting.counted(len(names), "agent"), " · ".join(filter(None, facts))
 
 
 def schema_rows(dataset: EpisodeDataset | GameDataset) -> tuple[list[Row], list[str], str]:
     """Return a row for each track of a data set, with its shape, dtype, space, range and histogram, remarks, and of how
     many episodes the ranges are.
     """
-    schema = read_schema(dataset)
+    schema = read_schema(dataset, merges_agents=True)
     places = {id(track.series): track.place for track in schema.tracks}
     rows, notes = rows_of([track.series for track in schema.tracks], None, where=lambda s, i: places[id(s)](i))
     rows = [
@@ -142,7 +176,7 @@ def schema_rows(dataset: EpisodeDataset | GameDataset) -> tuple[list[Row], list[
 
 
 def schema_card(dataset: EpisodeDataset | GameDataset) -> Card:
-    """Return a card with the tracks of a data set. Of games with several agents, each agent has a part."""
+    """Return a card with the tracks of a data set. Agents of games have a part each, unless their tracks are equal."""
     rows, notes, extent = schema_rows(dataset)
     common = Card("tracks", "", (), rows=rows, notes=notes, caption=HISTOGRAMS, extent=extent)
     by_agent: dict[str, list[Row]] = {}

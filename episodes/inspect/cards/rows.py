@@ -100,12 +100,13 @@ def _row(series: Series, axis: Axis | None, points: int, room: int, has_table: b
 def _stats(series: Series) -> list[tuple[str, str, str, str]]:
     """Return name, min, mean and max of each line of a series' picture, as texts.
 
-    A picture of many components has one entry for all of them, without a mean.
+    A picture of many components has one entry for all of them, without a mean. Ids have no mean.
     """
     if series.num_steps or series.has_common_mean or len(series.part_names) > sparklines.MOST_LANES:
         low, mean, high = map(formatting.number, series.range)
-        return [("", low, mean if series.has_common_mean else "", high)]
+        return [("", low, mean if series.has_common_mean and not series.is_id else "", high)]
     lows, means, highs = (list(map(formatting.number, row)) for row in series.ranges.tolist())
+    means = [""] * len(means) if series.is_id else means
     return list(zip(series.component_names, lows, means, highs, strict=True))
 
 
@@ -125,7 +126,7 @@ def _texts(series: Series) -> tuple[Markup, Table | None]:
 
 def parts_table(series: Series, is_in_time: bool = True) -> Table | None:
     """Return a table of statistics of each component of an array's items: min, mean and max, of items in time the first
-    and the last, and of others the standard deviation.
+    and the last, and of others the standard deviation. Ids have neither mean nor deviation.
 
     None is returned for images, flags and other small whole numbers, and arrays without items. Of infos, first and
     last are those that have the key.
@@ -145,6 +146,9 @@ def parts_table(series: Series, is_in_time: bool = True) -> Table | None:
         cells = np.stack([low, mean, high, *more], 1).tolist()
     else:
         columns, cells = ("", "min", "mean", "std", "max"), np.stack([low, mean, _std(series, most), high], 1).tolist()
+    if series.is_id:
+        kept = [i for i, name in enumerate(columns[1:]) if name not in ("mean", "std")]
+        columns, cells = ("", *(columns[i + 1] for i in kept)), [[row[i] for i in kept] for row in cells]
     rows = [(name, *map(formatting.number, row)) for name, row in zip(series.component_names, cells, strict=False)]
     note = f"and {count - most} more numbers of each item" if count > most else ""
     return Table(columns, rows, note)

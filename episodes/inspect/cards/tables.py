@@ -9,10 +9,12 @@ import numpy as np
 from markupsafe import Markup
 
 from episodes.facts.ending import Ending
-from episodes.inspect import formatting
+from episodes.inspect import charts, formatting
 from episodes.inspect.cards.card import Table
 
-MOST_EPISODES = 12  # that a table lists
+MOST_EPISODES = 12  # of which a table lists all
+FEW_EPISODES = 6  # that a table lists of more episodes
+MOST_TIES = 3  # best episodes that are marked
 MOST_OF_ID = 60  # characters in a table
 
 
@@ -29,10 +31,13 @@ def episodes_table(
     """Return a table of the first and last episodes and of those with the highest and lowest return, with id, length,
     return, ending and start; of games also agents.
 
-    At least `most` rows are shown.
+    All of at most 12 episodes are listed. Of a page, `most` are listed if there are more.
     """
     extremes = best_and_worst(returns)
-    chosen = sorted({*first_and_last(len(lengths), max(most, MOST_EPISODES)), *extremes})
+    listed = max(most, MOST_EPISODES)
+    if len(lengths) > listed and most <= MOST_EPISODES:
+        listed = FEW_EPISODES
+    chosen = sorted({*first_and_last(len(lengths), listed), *extremes})
     rows = [
         (
             str(i),
@@ -47,9 +52,10 @@ def episodes_table(
         for i in chosen
     ]
     rows = with_gap(rows, chosen)
-    note = note_on_rows(len(lengths), max(most, MOST_EPISODES), "episode" if agents is None else "game")
+    note = note_on_rows(len(lengths), listed, "episode" if agents is None else "game")
     if note and extremes:
-        note = f"{note.removesuffix(' are listed')}, the best and the worst are listed"
+        words = " and ".join(dict.fromkeys(f"the {mark.split(' ')[0]}" for mark in sorted(extremes.values())))
+        note = f"{note.removesuffix(' are listed')}, {words} are listed"
     columns = ("", "id", "length", "return", "ending", "from t", *(() if agents is None else ("agents",)), "of all")
     return without_columns(Table(columns, rows, note, has_names=True), from_t="0", of_all="")
 
@@ -57,14 +63,19 @@ def episodes_table(
 def best_and_worst(returns: np.ndarray) -> dict[int, str]:
     """Return the indices of the first episodes with the highest and the lowest finite return, with "best" and "worst".
 
-    The result is empty if there are no two different returns.
+    A mark says how many episodes share the return, such as "best (1 of 2)". A return that more than 3 share has no
+    mark. The result is empty if there are no two different returns.
     """
     values = np.asarray(returns, np.float64)
     places = np.flatnonzero(np.isfinite(values))
     if not len(places) or (values[places] == values[places[0]]).all():
         return {}
-    best, worst = places[values[places].argmax()], places[values[places].argmin()]
-    return {int(best): "best", int(worst): "worst"}
+    marks = {}
+    for word, value in (("best", values[places].max()), ("worst", values[places].min())):
+        equal = np.flatnonzero(values == value)
+        if len(equal) <= MOST_TIES:
+            marks[int(equal[0])] = word if len(equal) == 1 else f"{word} (1 of {len(equal)})"
+    return marks
 
 
 def shown_ending(ending: Ending) -> str:
@@ -78,6 +89,11 @@ def shown_id(value: object) -> str:
     text = formatting.clipped(value, MOST_OF_ID)
     short = formatting.without_random_digits(text)
     return text if short == text else Markup('<span title="{}">{}</span>').format(text, short)
+
+
+def brief_ids(ids: Sequence[object] | np.ndarray) -> list[str] | None:
+    """Return ids for the tooltips of a chart, of 32 random digits the first 8. None if there are too many for it."""
+    return [formatting.brief_id(each) for each in ids] if len(ids) <= charts.MOST_DOTS else None
 
 
 def left_out(names: Sequence[str], noun: str = "") -> list[str]:
