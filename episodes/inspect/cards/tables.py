@@ -54,8 +54,8 @@ def episodes_table(
     rows = with_gap(rows, chosen)
     note = note_on_rows(len(lengths), listed, "episode" if agents is None else "game")
     if note and extremes:
-        words = " and ".join(dict.fromkeys(f"the {mark.split(' ')[0]}" for mark in sorted(extremes.values())))
-        note = f"{note.removesuffix(' are listed')}, {words} are listed"
+        words = " and ".join(f"the {mark.split(' ')[0]}" for mark in sorted(extremes.values()))
+        note = f"{note.removesuffix(' are listed')}{', ' if len(extremes) > 1 else ' and '}{words} are listed"
     columns = ("", "id", "length", "return", "ending", "from t", *(() if agents is None else ("agents",)), "of all")
     return without_columns(Table(columns, rows, note, has_names=True), from_t="0", of_all="")
 
