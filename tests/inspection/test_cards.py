@@ -317,46 +317,6 @@ def test_data_set_card_has_means_and_a_chart_of_lengths_that_returns_do_not_show
         assert f"mean {name} {mean}" + (f" ({low} … {high})" if low != high else "") in html
 
 
-@pytest.mark.parametrize("capacity", [10, 12, 40])
-def test_replay_card_has_age_ratio_and_the_oldest_step_and_says_the_fill_once(capacity: int) -> None:
-    buffer = EpisodeReplayBuffer(capacity, seed=0)
-    assert "oldest stored step" not in (buffer._repr_html_() or "")
-    for episode in walk([4, 8, 6]):
-        buffer.add(episode)
-    buffer.sample(9)
-    html = re.sub("<[^>]+>", "", (buffer._repr_html_() or "").split("</style>")[1])
-    stored = list(buffer.iter_episodes())
-    first = stored[0]
-    assert f"added {len(buffer)} steps ago, t={first.t_started} of episode {first.id_}" in html
-    assert ("whose earlier steps are not stored" in html) == (first.t_started > 0)
-    assert "ever sampled 9 steps, 0.5 for each added step" in html
-    returns = {episode.id_: episode.get_return() for episode in stored}
-    for word, choose in (("best", max), ("worst", min)):
-        id_ = choose(returns, key=lambda each: returns[each])
-        name = f"{word} stored episode {id_}, return {formatting.number(returns[id_])}"
-        assert (name in html) == (len(returns) > 1)
-    assert html.count(f"{len(buffer)} of {capacity} steps") == 1
-
-
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.sampled_from([10, 25, 200]))
-def test_replay_card_has_the_returns_and_endings_of_the_stored_episodes(lengths: list[int], capacity: int) -> None:
-    buffer = EpisodeReplayBuffer(capacity)
-    for n, episode in enumerate(walk(lengths)):
-        facts: Any = {"terminated": n % 3 == 1, "truncated": n % 3 == 2}
-        arrays = episode.get_observations(), episode.get_actions(), episode.get_rewards()
-        buffer.add(SingleAgentEpisode.from_arrays(*arrays, id_=episode.id_, **facts))
-    html = buffer._repr_html_() or ""
-    stored = list(buffer.iter_episodes())
-    returns = [episode.get_return() for episode in stored]
-    low, high = (formatting.number(value) for value in (min(returns), max(returns)))
-    assert f"from {low} to {high}" in html
-    ended = {"terminated": 0, "truncated": 0, "cut": 0}
-    for episode in stored:
-        ended["terminated" if episode.is_terminated else "truncated" if episode.is_truncated else "cut"] += 1
-    for ending, count in ended.items():
-        assert (f"{count} {ending}" in html) == (count > 0)
-
-
 def test_card_of_a_prioritized_buffer_has_its_priorities_and_exponents() -> None:
     buffer = PrioritizedEpisodeReplayBuffer(100, alpha=0.5, beta=0.25, seed=0)
     buffer.add(walk([30], terminated=True))
