@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -125,7 +125,7 @@ def timelines(
     return Markup(f'<div class="ep-lanes">{lanes}{_axis(axis)}<div class="ep-legend ep-kinds">{legend}</div></div>')
 
 
-def shared_tracks(tracks: Sequence[tuple[Any, Timeline, Sequence[Series]]], begin: int, end: int) -> Markup | None:
+def shared_tracks(tracks: Sequence[tuple[Any, Timeline, Iterable[Series]]], begin: int, end: int) -> Markup | None:
     """Return an SVG chart of the tracks with one number for each item that most agents share, by env step: a row for
     each agent, and one scale for all agents. Choices, such as discrete actions, are dots. Rewards are left out.
 
@@ -154,7 +154,8 @@ def shared_tracks(tracks: Sequence[tuple[Any, Timeline, Sequence[Series]]], begi
     for label in labels:
         scale = _Scale(*ranges[label], 4, TRACK_HEIGHT - 8)
         name = f'<div class="ep-label ep-{found[label][0][2].hue}">{escape(clipped(label, 40))}</div>'
-        groups += name + "".join(_track(*row, axis, scale, max(MOST_POINTS // num_rows, 24)) for row in found[label])
+        most = max(MOST_POINTS // num_rows, 24)
+        groups += name + "".join(_track(agent, line, each, axis, scale, most) for agent, line, each in found[label])
     return Markup(f'<div class="ep-lanes">{groups}{_axis(axis)}</div>') if groups else None
 
 
@@ -303,10 +304,10 @@ def _act(line: Timeline, done: slice, rewards: np.ndarray) -> list[str]:
     if not len(rewards):
         return ["acts", "waits for an observation"]
     action = line.episode.tracks.actions.data
-    value = action[done.start] if isinstance(action, list | np.ndarray) else None
+    value: Any = action[done.start] if isinstance(action, list | np.ndarray) else None
     is_number = isinstance(value, int | float | np.number | np.bool_ | np.ndarray) and np.ndim(value) == 0
     is_number = is_number and np.asarray(value).dtype.kind in "biuf"
-    return [f"action {number(float(value))}" if is_number else "acts", f"reward {number(rewards[0])}"]
+    return [f"action {number(float(np.asarray(value)))}" if is_number else "acts", f"reward {number(rewards[0])}"]
 
 
 def _track(agent: AgentID, line: Timeline, series: Series, axis: _Steps, scale: _Scale, most: int) -> str:
