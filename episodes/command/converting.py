@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from episodes.command.printing import Json, print_json, print_table
+from episodes.command.printing import Json, print_json
 from episodes.command.progress import counted
 from episodes.command.terminal import say
+from episodes.command.track_tables import TrackRow, print_tracks
 from episodes.errors import InvalidArgument
 
 
@@ -79,8 +80,4 @@ def _show_first(episodes: Iterator[Any]) -> None:
         say("no episodes")
         return
     say(repr(first))
-    rows = [
-        (one.label, str(one.shape), one.dtype, *(map(str, one.range) if one.is_numeric else [""] * 3))
-        for one in of_tracks(first.to_numpy().tracks)
-    ]
-    print_table(("track", "shape", "dtype", "lowest", "mean", "highest"), rows)
+    print_tracks([TrackRow(one.label, str(one.shape), one, ()) for one in of_tracks(first.to_numpy().tracks)])

@@ -15,12 +15,12 @@ import typer
 from episodes.command.opening import data_path, data_path_or_same, local
 from episodes.command.printing import Directory, Json, finite, print_json, print_table, text
 from episodes.command.terminal import say, say_wrapped, visible
+from episodes.command.track_tables import TrackRow, measured, print_measures, print_tracks, summarized
 from episodes.errors import InvalidArgument, MissingExtra, install_advice
 
 if TYPE_CHECKING:
     import gymnasium as gym
 
-    from episodes.inspect.schema import TrackSchema
     from episodes.inspect.series import Series
     from episodes.multi_agent import MultiAgentEpisode
     from episodes.multi_agent.timeline import Timeline
@@ -28,13 +28,11 @@ if TYPE_CHECKING:
     from episodes.storage import EpisodeDataset, GameDataset
 
 Decode = Annotated[str | None, typer.Option(help="Function MODULE:NAME from token ids to text.")]
-MOST_PARTS = 8  # numbers of an item that have a row each
 COLUMNS = (
     *("id", "length", "return", "ending", "t_started", "episode_length", "episode_return", "is_complete"),
     *("agent_id", "module_id"),
 )
 COLUMNS_OF_GAMES = ("id", "length", "return", "ending", "t_started", "agents")
-MOST_OF_NOTES = 400  # characters
 MOST_GAMES = 200  # in a page
 
 
@@ -43,7 +41,7 @@ def info(
     stats: Annotated[bool, typer.Option("--stats", help="Statistics of each track, which reads all tracks.")] = False,
     json: Json = False,
 ) -> None:
-    """Print a summary of a data set: its tracks, numbers of episodes and steps, returns, endings and spaces.
+    """Print a summary of a data set: its tracks, numbers of episodes and steps, returns, lengths, endings and spaces.
 
     The ranges of the tracks are those of all episodes of a small data set, else of 8 episodes. Of games whose agents
     are of several kinds, it lists the kinds.
@@ -53,7 +51,7 @@ def info(
 
     dataset = _opened(directory)
     found = _facts_of_games(dataset) if _is_of_games(dataset) else _facts(dataset)
-    facts: dict[str, Any] = {"path": str(directory), **found}
+    facts: dict[str, Any] = {"path": str(directory), **found, "statistics": summarized(measured(dataset))}
     schema = read_schema(dataset)
     tracks = _statistics(dataset) if stats else []
     if json:
@@ -71,8 +69,8 @@ def info(
         lines[f"kind {n}"] = f"{', '.join(kind['agents'])}: {counts}"
         lines |= {f"kind {n}, {name}": kind[name] for name in ("observation space", "action space")}
     of_defects = ("recovered", "incomplete games")  # 0 is not worth a line
-    if lines.get("mean return of complete episodes") == lines["mean return"]:
-        lines.pop("mean return of complete episodes", None)
+    in_table = (*("mean return", "lowest return", "highest return"), "mean return of complete episodes", "statistics")
+    lines = {name: value for name, value in lines.items() if name not in in_table}
     if any(track.space for track in schema.tracks):  # they are in the table of tracks
         lines = {name: value for name, value in lines.items() if name not in ("observation space", "action space")}
     lines["bytes"] = size(facts["bytes"])
@@ -83,14 +81,14 @@ def info(
         if value not in (None, {}, "") and (value or name not in of_defects)
     }
     print_table(("", ""), [(name, _fact(value, name in counts_by_name)) for name, value in shown.items()])
+    say("")
+    print_measures(facts["statistics"])
     say(f"\nranges {schema.extent}")
-    heads = ("track", "shape", "dtype", "lowest", "mean", "highest", "space", "notes")
-    rows = [_schema_row(track) for track in schema.tracks]
-    kept = [k for k in range(len(heads)) if k < len(heads) - 2 or any(row[k] for row in rows)]
-    print_table([heads[k] for k in kept], [[row[k] for k in kept] for row in rows])
+    print_tracks([TrackRow(track.path, track.item_shape, track.series, track.remarks) for track in schema.tracks])
     if tracks:
         say("")
-        print_table([*tracks[0]], [[text(value) for value in row.values()] for row in tracks])
+        titles = [{"lowest": "min", "highest": "max"}.get(name, name) for name in tracks[0]]
+        print_table(titles, [[text(value) for value in row.values()] for row in tracks])
 
 
 def _fact(value: object, is_of_counts: bool) -> str:
@@ -210,7 +208,7 @@ def show(
     decode: Decode = None,
     json: Json = False,
 ) -> None:
-    """Print shape, dtype, lowest, mean and highest value of each array of one episode, or write an HTML view.
+    """Print shape, dtype, minimum, mean and maximum of each array of one episode, or write an HTML view.
 
     The turns of a language agent are printed too. A game whose agents are of several kinds has a table per agent.
     """
@@ -253,27 +251,15 @@ def _print_tracks(episode: SingleAgentEpisode, decode: str | None, line: Timelin
         line: timeline of the agent in a game.
     """
     from episodes.inspect.conversation import is_conversation, view_conversation
-    from episodes.inspect.formatting import clipped, number
     from episodes.inspect.schema import place_in_episode, with_spaces
     from episodes.inspect.series import of_tracks
 
-    names = ("track", "shape", "dtype", "lowest", "mean", "highest", "notes")
     rows = []
     facts, place = episode.facts, place_in_episode(episode, line)
-    for track_series in with_spaces(of_tracks(episode.tracks), facts.observation_space, facts.action_space):
-        kind = (clipped(track_series.label), track_series.shape_text, track_series.dtype)
-        defects = track_series.defects_text(partial(place, track_series)) if track_series.is_numeric else ""
-        notes = ", ".join(filter(None, (defects, clipped(", ".join(track_series.remarks)))))
-        if not track_series.is_numeric:
-            rows.append((*kind, "", "", "", notes))
-            continue
-        low, mean, high = map(number, track_series.range)
-        rows.append((*kind, low, mean if track_series.has_common_mean else "", high, notes))
-        if not track_series.has_common_mean and len(track_series.part_names) <= MOST_PARTS:
-            for name, numbers in zip(track_series.part_names, track_series.ranges.T.tolist(), strict=True):
-                rows.append((f"  {name.removeprefix(' · ')}", "", "", *map(number, numbers), ""))
-    shown = len(names) if any(row[-1] for row in rows) else -1
-    print_table(names[:shown], [row[:shown] for row in rows])
+    for series in with_spaces(of_tracks(episode.tracks), facts.observation_space, facts.action_space):
+        defects = series.defects_text(partial(place, series)) if series.is_numeric else ""
+        rows.append(TrackRow(series.label, series.shape_text, series, [*filter(None, [defects]), *series.remarks]))
+    print_tracks(rows, has_spaces=False)
     if is_conversation(episode):
         say("")
         say_wrapped(view_conversation(episode, decode=_function(decode)))
@@ -296,17 +282,6 @@ def _function(name: str | None) -> Any:
     if not callable(function):
         raise typer.BadParameter(f"--decode {name}: {type(function).__name__} is not a function; give MODULE:NAME")
     return function
-
-
-def _schema_row(track: TrackSchema) -> list[str]:
-    """Return the cells of a data set's track in a table of tracks."""
-    from episodes.inspect.formatting import clipped, number
-
-    series = track.series
-    low, mean, high = map(number, series.range) if series.is_numeric else ("", "", "")
-    ends = [low, mean if series.is_numeric and series.has_common_mean else "", high]
-    notes = [clipped(", ".join(track.remarks), MOST_OF_NOTES)]
-    return [clipped(track.path), track.item_shape, series.dtype, *ends, track.space, *notes]
 
 
 def _track_facts(series: Series) -> dict[str, Any]:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from episodes.command.terminal import say, visible
+from episodes.command.terminal import say, visible, wrapped
 
 PIPED_WIDTH = 10_000
 GAP = 2  # between the columns of a table
 MOST_OF_LIST = 20  # characters of a list in brackets that is not wrapped
-FEWEST_OF_WORD = 24  # characters of a word of the first column that is cut
+FEWEST_OF_FIRST = 24  # characters of the first column, if it needs them
 _STYLES = {"terminated": "green", "truncated": "yellow", "terminated and truncated": "green", "cut": "dim"}
 _WORD = re.compile(rf"\[[^\[\]]{{0,{MOST_OF_LIST - 2}}}\]|\S+ … \S+|\S+")
 _NUMBER = re.compile(r"-?(∞|\d[\d,]*(\.\d+)?(e[+-]?\d+)?)|NaN")
@@ -29,33 +30,60 @@ def print_json(value: object) -> None:
     say(json.dumps(value, default=str).replace("\x7f", "\\u007f"))  # all other control characters are escaped
 
 
-def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_table(names: Sequence[str], rows: Iterable[Sequence[str]], folded: int = 0) -> None:
     """Print a table of texts on the terminal, with the column titles `names` unless all are empty.
 
     Columns of numbers are aligned at the right. If the table is wider than the terminal, cells are wrapped between
     words. If the words do not fit, several tables with the same first column are printed below each other. Words of the
-    first column, such as ids and paths, stay on one line; in a very narrow terminal their middle is cut. Endings have
-    colours.
+    first column, such as ids and paths, are broken only if they take two thirds of the terminal. Endings have colours.
+
+    Args:
+        folded: the number of last columns, such as notes, that are printed below their rows if the table is too wide.
     """
     from rich.console import Console
-    from rich.table import Column, Table
     from rich.text import Text
 
     console = Console()
     if not console.is_terminal:
         console.width = PIPED_WIDTH  # no line breaks within rows for scripts
-    rows = [list(map(visible, row)) for row in rows]  # a text of a user is neither markup nor a control sequence
-    for n, part in enumerate(laid_out([*map(visible, names)], rows, console.width)):
+    titles = [*map(visible, names)]
+    cells = [list(map(visible, row)) for row in rows]  # a text of a user is neither markup nor a control sequence
+    kept = _num_kept(titles, cells, console.width, folded)
+    below = ["; ".join(filter(None, row[kept:])) for row in cells]
+    for n, part in enumerate(laid_out(titles[:kept], [row[:kept] for row in cells], console.width)):
+        lines = [part.titles] if any(part.titles) else []
         if n:
             console.print()
-        titles = [
-            Column(Text(title), justify="right" if is_numeric else "left", overflow="fold")
-            for title, is_numeric in zip(part.titles, part.are_numeric, strict=True)
-        ]
-        table = Table(*titles, box=None, pad_edge=False, show_header=any(part.titles))
-        for row in part.rows:
-            table.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
-        console.print(table)
+        for k, row in enumerate([*lines, *part.rows]):
+            for line in _lines(row, part):
+                styled = [Text(cell, _STYLES.get(cell.strip(), "")) for cell in line]
+                console.print(Text(" " * GAP).join(styled), soft_wrap=True)
+            if not n and k >= len(lines) and (note := below[k - len(lines)]):
+                for line in wrapped(f"    {note}", console.width):
+                    console.print(Text(line), soft_wrap=True)
+
+
+def _num_kept(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int, folded: int) -> int:
+    """Return how many of the first columns are columns, if the last ones may be printed below their rows."""
+    widest = [max(map(_width, column)) for column in zip(titles, *rows, strict=True)]
+    fewest = len(widest) - folded
+    return next((num for num in range(len(widest), fewest, -1) if sum(widest[:num]) + GAP * (num - 1) <= width), fewest)
+
+
+def _lines(row: Sequence[str], part: Part) -> Iterator[list[str]]:
+    r"""Yield the lines of a row of a table: cells as wide as their columns, except for the last one that is not empty.
+
+    >>> part = Part([], [], [2, 4, 3], [False, True, False])
+    >>> list(_lines(["a", "1", "b\nc"], part)), list(_lines(["a", "", ""], part))
+    ([['a ', '   1', 'b'], ['  ', '    ', 'c']], [['a']])
+    """
+    for line in zip_longest(*(cell.split("\n") for cell in row), fillvalue=""):
+        num = max((k + 1 for k, cell in enumerate(line) if cell), default=1)
+        cells = []
+        for k, cell in enumerate(line[:num]):
+            gap = " " * (part.widths[k] - _width(cell))
+            cells.append(gap + cell if part.are_numeric[k] else cell + gap * (k + 1 < num))
+        yield cells
 
 
 class Part(NamedTuple):
@@ -77,7 +105,9 @@ def laid_out(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
     ([['a', '10'], ['b', '9']], [2, 5], [False, True])
     """
     columns = [list(column) for column in zip(names, *rows, strict=True)]
-    columns[0] = [_cut(cell, max(width * 2 // 3, FEWEST_OF_WORD)) for cell in columns[0]]
+    most_of_first = max(width * 2 // 3, FEWEST_OF_FIRST)
+    if max(_longest_words(columns[:1])) > most_of_first:
+        columns[0] = [" ".join(_wrapped(cell, most_of_first)) for cell in columns[0]]
     parts = []
     for n, chosen in enumerate(_groups(columns, width)):
         shown = [columns[i] for i in chosen]
@@ -110,8 +140,8 @@ def _groups(columns: Sequence[Sequence[str]], width: int) -> list[list[int]]:
 
 
 def _longest_words(columns: Sequence[Sequence[str]]) -> list[int]:
-    """Return the length of the longest word of each column, at least 1."""
-    return [max((len(word) for cell in column for word in _WORD.findall(cell)), default=1) for column in columns]
+    """Return the width of the longest word of each column, at least 1."""
+    return [max((_width(word) for cell in column for word in _WORD.findall(cell)), default=1) for column in columns]
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
@@ -119,7 +149,7 @@ def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
 
     Otherwise the widest columns but the first one are narrower, and their words are broken.
     """
-    widest = [max(1, *map(len, column)) for column in columns]
+    widest = [max(1, *map(_width, column)) for column in columns]
     if sum(widest) <= room:
         return widest
     widths = _longest_words(columns)
@@ -135,32 +165,44 @@ def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
 
 
 def _wrapped(cell: str, width: int) -> list[str]:
-    """Return the lines of a cell, broken between words, and within words that are longer than `width` characters.
+    """Return the lines of a cell, broken between words, and within words that are wider than `width`.
 
     >>> _wrapped("of [48, 64, 3] items", 12)
     ['of', '[48, 64, 3]', 'items']
     """
-    if len(cell) <= width and "\n" not in cell:
+    if _width(cell) <= width and "\n" not in cell:
         return [cell]
     lines = [""]
     for word in _WORD.findall(cell):
-        for part in [word[k : k + width] for k in range(0, len(word), width)]:
+        for part in _pieces(word, width):
             if not lines[-1]:
                 lines[-1] = part
-            elif len(lines[-1]) + 1 + len(part) <= width:
+            elif _width(lines[-1]) + 1 + _width(part) <= width:
                 lines[-1] += f" {part}"
             else:
                 lines.append(part)
     return lines
 
 
-def _cut(cell: str, width: int) -> str:
-    """Return the cell with the middle of words that are longer than `width` characters replaced by "…"."""
+def _pieces(word: str, width: int) -> Iterator[str]:
+    """Yield the parts of a word that have room in lines of `width`, at least one character each.
 
-    def short(word: re.Match[str]) -> str:
-        return word[0] if len(word[0]) <= width else f"{word[0][: width // 2]}…{word[0][width // 2 - width + 1 :]}"
+    >>> list(_pieces("abcde", 2)), list(_pieces("日本語", 5))
+    (['ab', 'cd', 'e'], ['日本', '語'])
+    """
+    begin = 0
+    for k in range(1, len(word)):
+        if _width(word[begin : k + 1]) > width:
+            yield word[begin:k]
+            begin = k
+    yield word[begin:]
 
-    return re.sub(r"\S+", short, cell)
+
+def _width(text: str) -> int:
+    """Return the number of places that a text takes in a line of a terminal: two for a wide character."""
+    from rich.cells import cell_len
+
+    return len(text) if text.isascii() else cell_len(text)
 
 
 def text(value: object) -> str:

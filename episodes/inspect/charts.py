@@ -1,23 +1,19 @@
-"""SVG charts: returns of many episodes, timelines of agents, fill level of a replay buffer."""
+"""SVG charts: returns of many episodes, fill level of a replay buffer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from markupsafe import Markup, escape
 
 from episodes.inspect.colours import ENDINGS, colour
 from episodes.inspect.formatting import clipped, counted, number
-from episodes.inspect.timeline_bar import ENDS
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-
-    from episodes.data_types import AgentID
-    from episodes.multi_agent.timeline import Timeline
 
     Names = Sequence[object] | np.ndarray
 
@@ -25,9 +21,7 @@ WIDTH, HEIGHT = 640, 98
 ENDINGS_HEIGHT = 8  # of the shares of endings, below the returns
 MOST_DOTS = 100  # of a chart of returns
 MOST_CELLS = 50  # of a chart of more returns
-BESIDE = 11  # pixels from the last env step of an agent to the mark of its ending
 MOST_OF_TOOLTIP = 60  # characters of an id
-MOST_TICKS = 800  # in the timelines of all agents
 
 
 def returns(
@@ -225,92 +219,3 @@ def filled(size: int, capacity: int, noun: str = "step") -> Markup:
         f'<rect class="ep-fill" width="{part:.2f}%" height="10" rx="5" fill="{colour("observations")}"/></svg>'
         f'<div class="ep-legend"><span>{size:,} of {counted(capacity, noun)}, {part:.4g} % full</span></div></div>'
     )
-
-
-def timelines(
-    lines: Sequence[tuple[Any, Any]], begin: int, end: int, results: Mapping[Any, str] | None = None
-) -> Markup | None:
-    """Return an SVG chart with one timeline per agent: observations, actions, and ending or pending action.
-
-    Args:
-        lines: pairs of agent and its `Timeline`.
-        begin, end: the first and the last env step of the episode and its lookback.
-        results: a text for each agent, such as its return.
-
-    Returns:
-        The SVG, or None without agents.
-    """
-    if not lines:
-        return None
-    max_steps, span = max(MOST_TICKS // (3 * len(lines)), 20), max(end - begin, 1)
-    has_room = max(len(line.observation_times) for _, line in lines) <= max_steps
-    gap = 0.0 if has_room else max(1.0, span / max_steps)  # the same for all, which are compared
-    lanes = "".join(_lane(agent, line, begin, span, gap, (results or {}).get(agent, "")) for agent, line in lines)
-    kinds = {"observations": "observes (above)", "rewards": "gets a reward (middle)", "actions": "acts (below)"}
-    if not any(len(_rewarded(line)) for _, line in lines):
-        del kinds["rewards"]
-    if any(line.phase == "waits" for _, line in lines):
-        kinds["waits"] = "○ waits for an observation"
-    endings = {line.episode.ending for _, line in lines if line.episode.ending.is_done}
-    marks = {"terminated": ("■", any(each.is_terminated for each in endings))}
-    marks["truncated"] = ("‖", any(each.is_truncated for each in endings))
-    kinds |= {ending: f"{mark} {ending}" for ending, (mark, is_there) in marks.items() if is_there}
-    legend = " · ".join(f'<b class="ep-{hue}">{words}</b>' for hue, words in kinds.items())
-    axis = f'<div class="ep-legend"><span>{begin:,}</span><span>{end:,}</span></div>'
-    return Markup(
-        f'<div class="ep-lanes">{lanes}<div class="ep-lane"><span>env step</span>{axis}<span></span></div>'
-        f'<div class="ep-legend ep-kinds">{legend}</div></div>'
-    )
-
-
-def _lane(agent: AgentID, line: Timeline, begin: int, span: int, gap: float, result: str) -> str:
-    """Return the SVG timeline of one agent: observations, actions, and a mark for its ending or pending action.
-
-    Args:
-        line: timeline of the agent.
-        begin, span: first env step and number of env steps of the chart.
-        gap: env steps at most this far apart are joined to one stripe.
-        result: text behind the timeline.
-    """
-    observation_stripes, action_stripes, reward_stripes = (
-        _stripes(clock, begin, span, gap) for clock in (line.observation_times, line.action_times, _rewarded(line))
-    )
-    mark = ""
-    if line.episode.ending.is_done:
-        place = 100 * (int(line.observation_times[-1]) - begin) / span
-        end = f'<g transform="translate({BESIDE})">{ENDS[line.episode.ending]}</g>'
-        mark = f'<svg x="{place:.1f}%" overflow="visible">{end}</svg>'
-    elif line.phase == "waits":
-        ring = f'r="4" fill="none" stroke="{colour("rewards")}" stroke-width="2"'
-        mark = f'<circle cx="100%" cy="10" transform="translate({BESIDE})" {ring}/>'
-    num_observations, num_actions = len(line.observation_times), len(line.action_times)
-    words = f"{num_observations:,} observations (above), {num_actions:,} actions (below), {line.phase}"
-    words += f", {len(_rewarded(line)):,} rewards other than 0"
-    return (
-        f'<div class="ep-lane"><span>{escape(clipped(agent, 24))}</span> <svg width="{WIDTH}" height="20" role="img" '
-        f'overflow="visible"><title>{words}</title><svg class="ep-dots" width="100%" height="20" '
-        f'viewBox="0 0 {WIDTH} 20" preserveAspectRatio="none" overflow="visible"><g fill="none" stroke-width="6">'
-        f'<path class="ep-observations" d="{_path(observation_stripes, 3)}" stroke="{colour("observations")}"/>'
-        f'<path class="ep-rewards" d="{_path(reward_stripes, 10)}" stroke="{colour("rewards")}"/>'
-        f'<path class="ep-actions" d="{_path(action_stripes, 17)}" stroke="{colour("actions")}"/>'
-        f"</g></svg>{mark}</svg><span>{escape(result)}</span></div>"
-    )
-
-
-def _rewarded(line: Timeline) -> np.ndarray:
-    """Return the env steps [k] of the agent's actions whose rewards are not 0."""
-    rewards = np.asarray(line.episode.tracks.rewards.data, np.float64)
-    times = np.asarray(line.action_times)[: len(rewards)]
-    return times[rewards[: len(times)] != 0]
-
-
-def _stripes(clock: ArrayLike, begin: int, span: int, gap: float) -> np.ndarray:
-    """Join env steps that are at most `gap` apart to stripes. Return their left and right x coordinates, [k, 2]."""
-    steps = np.asarray(clock, np.float64)
-    starts = np.flatnonzero(np.diff(steps, prepend=-np.inf) > gap)
-    ends = np.append(starts[1:], len(steps))[: len(starts)] - 1
-    return (np.stack([steps[starts], steps[ends]], 1) - begin) * (WIDTH / span) + (-1.5, 1.5)
-
-
-def _path(stripes: np.ndarray, y: int) -> str:
-    return "".join(f"M{start:.0f} {y}H{end:.0f}" for start, end in stripes.tolist())

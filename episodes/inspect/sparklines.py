@@ -25,6 +25,7 @@ from episodes.inspect.formatting import number
 from episodes.inspect.frames import viewable
 from episodes.inspect.png import data_uri, png
 from episodes.inspect.series import Series
+from episodes.tracks.space_kinds import bounds_of
 
 WIDTH = 480  # pixels of a picture, unless CSS sets another width
 UNITS = 2  # coordinates per pixel: they are whole numbers, which take few bytes
@@ -147,7 +148,18 @@ def rows_note(series: Series, axis: Axis | None) -> str:
     names = series.part_names
     num_rows = min(count, MOST_BANDS)
     rows = f"rows {names[0]} (top) to {names[-1]}" + ("" if num_rows == count else f", {num_rows} of them drawn")
+    if axis is not None and _has_one_scale(series):
+        low, _, high = map(number, series.range)
+        return f"{rows}; colour: {low} (pale) to {high} (strong)"
     return f"{rows}; {'strong: most items' if axis is None else 'pale: min, strong: max of each row'}"
+
+
+def _has_one_scale(series: Series) -> bool:
+    """Return whether the numbers of an item have one scale: a space with equal bounds, or whole numbers without one."""
+    bounds = bounds_of(series.space)
+    if bounds is None:
+        return series.space is None and series.array.dtype.kind in "biu"
+    return all(np.isfinite(each).all() and (each == each.flat[0]).all() for each in map(np.asarray, bounds))
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
@@ -379,13 +391,18 @@ def band(series: Series, axis: Axis, points: int) -> Markup:
 
 
 def heat(series: Series, axis: Axis, points: int) -> Markup:
-    """Return an SVG picture with a row of colours for each component of an array, each on its own scale."""
+    """Return an SVG picture with a row of colours for each component of an array.
+
+    Each row has its own scale, unless the components have one space.
+    """
     count = series.sampled_values.shape[1]
     columns = set(np.linspace(0, count - 1, min(count, MOST_BANDS)).astype(np.intp).tolist())
     lows, _, highs = series.ranges.astype(np.float64)
     if count > MOST_BANDS and np.isfinite(lows).any():  # the rows of the lowest and the highest number are drawn
         columns |= {int(np.nanargmin(lows)), int(np.nanargmax(highs))}
     chosen = sorted(columns)
+    if _has_one_scale(series):
+        lows, highs = (np.full(count, series.range[end]) for end in (0, 2))
     return _strip(
         series, axis, series.cells(points, chosen), lows[chosen], highs[chosen], 0.06, 4 * max(len(chosen), 8)
     )
@@ -436,7 +453,8 @@ def _strip(
     spread = np.where(high > low, high / 2 - low / 2, 1)
     with np.errstate(invalid="ignore"):
         levels = np.stack([(half / 2 - low / 2) / spread for half in halves], 1)  # [k, halves, d]
-    scaled = "each row from its lowest (pale) to its highest (strong)" if len(low) > 1 else "pale to strong"
+    is_common = (low == low[0]).all() and (high == high[0]).all()
+    scaled = "pale to strong" if is_common else "each row from its lowest (pale) to its highest (strong)"
     marks = _odd_marks(series, cells, _starts(series, cells, axis), None, 0, height)
     text = f"{_words(series, cells.every)}; {scaled}"
     return _colours(series.hue, levels.transpose(2, 1, 0), palest, text, _extent(series, axis), height, marks)

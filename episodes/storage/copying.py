@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import operator
+import re
 import tempfile
 import tokenize
 from collections.abc import Callable
@@ -102,7 +103,8 @@ def condition(text: str) -> Callable[[Table], np.ndarray]:
         source, columns = _replace_names(text)
         body = ast.parse(source, mode="eval").body
     except (SyntaxError, ValueError, tokenize.TokenError) as error:
-        raise InvalidArgument(f"{text!r} is no condition: {error.args[0]}") from None
+        hint = f"; a text is in quotes: {word!r}" if (word := _word_with_digits(text)) else ""
+        raise InvalidArgument(f"{text!r} is no condition: {error.args[0]}{hint}") from None
 
     def picks(table: Table) -> np.ndarray:
         """Return which episodes satisfy the condition, bool [n]. Raise `InvalidArgument` if its types do not fit the
@@ -110,7 +112,8 @@ def condition(text: str) -> Callable[[Table], np.ndarray]:
         """
         num = len(next(iter(table.values())))
         try:
-            return np.broadcast_to(np.asarray(_evaluate(body, _NamedColumns(table, columns)), bool), num).copy()
+            named = _NamedColumns(table, columns, source)
+            return np.broadcast_to(np.asarray(_flags(body, named), bool), num).copy()
         except (TypeError, ArithmeticError) as error:  # of words and numbers, of None
             raise InvalidArgument(f"the condition {text!r} cannot be applied to these episodes: {error}") from None
 
@@ -122,6 +125,16 @@ class _NamedColumns(NamedTuple):
 
     table: Table
     columns: dict[str, str]
+    source: str
+
+    def words(self, node: ast.expr) -> str:
+        """Return a part of the condition as it is written."""
+        text = ast.get_source_segment(self.source, node) or ast.unparse(node)
+        return self.columns.get(text, text)
+
+    def knows(self, node: ast.expr) -> bool:
+        """Return False for the name of a column that the table does not have."""
+        return not isinstance(node, ast.Name) or self.columns.get(node.id, node.id) in self.table
 
     def column(self, name: str) -> np.ndarray:
         """Return the table column for a name in the condition. Raise `InvalidArgument` if the
@@ -153,11 +166,75 @@ def _replace_names(text: str) -> tuple[str, dict[str, str]]:
         if column is not None:
             word = f"column_{len(columns)}_"
             columns[word] = column
-        words.append((kind, word))
+        words.append((kind, "==" if word == "=" else word))
     return tokenize.untokenize(words), columns
 
 
 _CUSTOM_DATA = CUSTOM.removesuffix("/")
+
+
+def _word_with_digits(text: str) -> str | None:
+    """Return the first word outside of quotes that begins with a digit and is no number, such as an id."""
+    for word in re.findall(r"'[^']*'|\"[^\"]*\"|(?<![\w.])\d\w*", text):
+        if word[0].isdigit() and (not re.fullmatch(r"\d+([eE]\d*)?", word) or (word[0] == "0" and word.strip("0"))):
+            return word
+    return None
+
+
+def _type_of(value: Any) -> str:
+    """Return "text", "number" or "flag", or "" for values of several types or without any but None."""
+    array = np.asarray(value)
+    types = {type(one) for one in array.ravel().tolist() if one is not None} if array.dtype.kind == "O" else set()
+    names = {"text" if issubclass(one, str) else "flag" if one is bool else "number" for one in types}
+    names = names or {"b": {"flag"}, "U": {"text"}, "O": {""}}.get(array.dtype.kind, {"number"})
+    return names.pop() if len(names) == 1 else ""
+
+
+def _flags(node: ast.expr, table: _NamedColumns) -> Any:
+    """Evaluate a part of a condition that is true or false. Raise `InvalidArgument` for a text."""
+    value = _evaluate(node, table)
+    if _type_of(value) == "text":
+        raise InvalidArgument(f"{table.words(node)} is a text, no condition; compare it, such as: ending == 'cut'")
+    return value
+
+
+def _numbers(node: ast.expr, table: _NamedColumns) -> Any:
+    """Evaluate an operand of arithmetic, where a flag is 0 or 1. Raise `InvalidArgument` for a text."""
+    value = _evaluate(node, table)
+    kind = _type_of(value)
+    if kind == "text":
+        raise InvalidArgument(f"{table.words(node)} is a text or None, no number")
+    return value + 0 if kind == "flag" else value
+
+
+def _compared(left: ast.expr, op: ast.cmpop, right: ast.expr, table: _NamedColumns) -> Any:
+    """Compare two parts of a condition.
+
+    Raises:
+        InvalidArgument: one of them is a text and the other one is not, or is no column. The message says what to
+            write.
+    """
+    sign = _SIGNS[type(op)]
+    for one, other in ((left, right), (right, left)):
+        if not table.knows(one) or _type_of(_evaluate(one, table)) != "text":
+            continue
+        text, word = table.words(one), table.words(other)
+        if table.knows(other):
+            kind = _type_of(_evaluate(other, table))
+            if kind not in ("number", "flag"):
+                continue
+            known = (
+                f"{sign} compares numbers with numbers, and texts with texts, but {text} is a text and {word} a {kind}"
+            )
+        else:
+            known = f"unknown column {word!r}; the columns are {', '.join(table.table)}"
+        sides = (text, repr(word)) if other is right else (repr(word), text)
+        is_word = re.fullmatch(r"[\w.]+", word) and not isinstance(one, ast.Constant)
+        raise InvalidArgument(f"{known}; a text is in quotes: {f' {sign} '.join(sides)}" if is_word else known)
+    return _COMPARE[type(op)](_evaluate(left, table), _evaluate(right, table))
+
+
+_SIGNS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 
 
 _COMPARE = {
@@ -194,13 +271,12 @@ def _evaluate(node: ast.expr, table: _NamedColumns) -> Any:
         case ast.Name(id=name):
             return table.column(name)
         case ast.BoolOp(values=values) if of:
-            return reduce(of, (_evaluate(value, table) for value in values))
+            return reduce(of, (_flags(value, table) for value in values))
         case ast.UnaryOp(operand=operand) if of:
-            return of(_evaluate(operand, table))
+            return of((_flags if of is np.logical_not else _numbers)(operand, table))
         case ast.BinOp(left=left, right=right) if of:
-            return of(_evaluate(left, table), _evaluate(right, table))
+            return of(_numbers(left, table), _numbers(right, table))
         case ast.Compare(left=left, ops=ops, comparators=others) if all(type(op) in _COMPARE for op in ops):
-            values = [_evaluate(part, table) for part in (left, *others)]
-            pairs = zip(ops, values, values[1:], strict=False)
-            return reduce(np.logical_and, (_COMPARE[type(op)](a, b) for op, a, b in pairs))
+            pairs = zip([left, *others], ops, others, strict=False)
+            return reduce(np.logical_and, [_compared(a, op, b, table) for a, op, b in pairs])
     raise InvalidArgument(f"{ast.unparse(node)!r}: conditions have names, numbers, strings, comparisons, and, or, not")

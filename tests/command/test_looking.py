@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import re
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
 from running import assert_fails, episode, output, printed, run, write
 
 from episodes import MultiAgentEpisode, SingleAgentEpisode
@@ -49,10 +52,14 @@ def test_info_prints_facts_before_tracks_and_marks_what_is_outside_of_its_space(
         observations, [0, 1], [1.0, 2.0], observation_space=space, action_space=spaces.Discrete(2), terminated=True
     )
     data = write(tmp_path / "data", [walk])
-    facts, table = output("info", data).split("\n\n")
+    facts, measures, table = output("info", data).split("\n\n")
     assert [line.split("  ")[0] for line in facts.splitlines()] == [
-        *("path", "episodes", "steps", "bytes", "mean return", "lowest return", "highest return"),
-        *("complete episodes", "endings"),
+        *("path", "episodes", "steps", "bytes", "complete episodes", "endings"),
+    ]
+    assert [line.split() for line in measures.splitlines()] == [
+        ["min", "mean", "max", "std"],
+        ["return", "3", "3", "3", "0"],
+        ["length", "2", "2", "2", "0"],
     ]
     assert re.search(r"bytes +[\d.]+ k?B *\n", facts)
     lines = {line.split()[0]: line for line in table.splitlines()}
@@ -62,6 +69,60 @@ def test_info_prints_facts_before_tracks_and_marks_what_is_outside_of_its_space(
         "observations/c",
     }
     assert "mean" in lines["track"]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from([0.0, 1.0, -2.5, np.nan, np.inf]), min_size=1, max_size=4),
+            st.sampled_from([None, "g0", "g1"]),
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_info_measures_returns_and_lengths_of_episodes_and_games(given_: list[tuple[list[float], str | None]]) -> None:
+    """A game's return is the sum of its agents' returns. Numbers that are not finite are left out and counted."""
+    episodes = [
+        episode(rewards, f"e{n}", terminated=True, agent_id=f"a{n}" if game else None, multi_agent_episode_id=game)
+        for n, (rewards, game) in enumerate(given_)
+    ]
+    returns = [each.get_return() for each in episodes]
+    with tempfile.TemporaryDirectory() as folder:
+        shown = printed("info", write(Path(folder) / "data", episodes))["statistics"]
+    games: dict[str, float] = {}
+    for (_, game), value in zip(given_, returns, strict=True):
+        if game is not None:
+            games[game] = games.get(game, 0.0) + value
+    end = " of an agent's episode" if games else ""
+    expected = {"return of a game": [*games.values()]} if games else {}
+    expected |= {f"return{end}": returns, f"length{end}": [float(len(each)) for each in episodes]}
+    assert list(shown) == list(expected)
+    for name, values in expected.items():
+        kept = [value for value in values if np.isfinite(value)]
+        found = shown[name]
+        assert (found["count"], found["finite"]) == (len(values), len(kept))
+        if not kept:
+            assert found["mean"] is found["min"] is found["max"] is found["std"] is None
+            continue
+        mean = sum(kept) / len(kept)
+        std = (sum((value - mean) ** 2 for value in kept) / len(kept)) ** 0.5
+        assert [found[each] for each in ("min", "mean", "max", "std")] == pytest.approx(
+            [min(kept), mean, max(kept), std], abs=1e-9
+        )
+
+
+def test_tracks_have_a_mean_or_a_row_for_each_component(tmp_path: Path) -> None:
+    observations = {"few": np.arange(24.0).reshape(3, 8), "many": np.arange(27.0).reshape(3, 9)}
+    data = write(tmp_path / "data", [SingleAgentEpisode.from_arrays(observations, [0, 1], [1.0, 2.0])])
+    for command in ("info", "show"):
+        lines = output(command, data).splitlines()
+        rows = {line.split("  ")[0]: line.split() for line in lines if line.startswith("observations")}
+        assert rows["observations/many"][-3:] == ["0", "13", "26"]
+        begin = next(k for k, line in enumerate(lines) if line.startswith("observations/few"))
+        assert lines[begin].split()[-2:] == ["0", "23"]
+        parts = [line.split() for line in lines[begin + 1 : begin + 9]]
+        assert parts == [[f"[{k}]", str(k), str(8 + k), str(16 + k)] for k in range(8)]
 
 
 def test_ls_leaves_out_the_begin_if_all_episodes_have_theirs(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from running import printed, run, write
 from typer.testing import CliRunner
 
@@ -243,7 +244,12 @@ def test_terminal_of_80_columns_breaks_no_word(words: tuple[str, ...], tmp_path:
     assert not re.search(r"\d\.\d{9,}", "\n".join(lines))
 
 
-CELLS = st.one_of(st.text(st.sampled_from("abc/[], "), max_size=30), st.text(st.sampled_from("12.,-e"), max_size=9))
+CELLS = st.one_of(
+    st.text(st.sampled_from("abc/[], "), max_size=30),
+    st.text(st.sampled_from("a日本\uac00 "), max_size=40),
+    st.text(st.sampled_from("ab"), min_size=20, max_size=90),
+    st.text(st.sampled_from("12.,-e"), max_size=9),
+)
 
 
 @given(
@@ -258,21 +264,39 @@ def test_tables_fit_and_keep_all_words_in_order_and_ids_whole(rows: list[tuple[s
         assert sum(part.widths) + 2 * (len(part.widths) - 1) <= width or max(part.widths[1:]) == 1
         for row in (part.titles, *part.rows):
             assert all(
-                len(line) <= most for cell, most in zip(row, part.widths, strict=True) for line in cell.split("\n")
+                cell_len(line) <= max(most, 2)
+                for cell, most in zip(row, part.widths, strict=True)
+                for line in cell.split("\n")
             )
         other += [list(column) for column in list(zip(part.titles, *part.rows, strict=True))[1:]]
-        firsts = [part.titles[0].split(), *(row[0].split() for row in part.rows)]
-        whole = [row[0].split() for row in (names, *rows)]
-        assert (
-            all(words in whole for words in firsts) or max(len(word) for row in whole for word in row) > 2 * width // 3
-        )
-    assert [row[0].split() for row in parts[0].rows] == [row[0].split() for row in rows] or width < 45
+        firsts = ["".join(row[0].split()) for row in (part.titles, *part.rows)]
+        assert set(firsts) <= {"".join(row[0].split()) for row in (names, *rows)}  # ids are never cut
+    assert ["".join(row[0].split()) for row in parts[0].rows] == ["".join(row[0].split()) for row in rows]
     joined = ["".join("".join(column).split()) for column in other]
     assert [text for text in joined if text] == [
         text
         for text in ("".join("".join(column).split()) for column in list(zip(names, *rows, strict=True))[1:])
         if text
     ]
+
+
+@pytest.mark.parametrize(("width", "is_below"), [(30, True), (60, False), (120, False)])
+def test_notes_are_a_column_where_they_fit_and_else_below_their_rows(
+    width: int, is_below: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("NO_COLOR", "1")
+    rows = [["日本語", "1", "some words about this", ""], ["b", "-12.5", "", "first at episode"]]
+    print_table(["id", "mean", "space", "notes"], rows, folded=2)
+    lines = capsys.readouterr().out.splitlines()
+    below = ["id       mean", "日本語      1", "    some words about this", "b       -12.5", "    first at episode"]
+    beside = [
+        "id       mean  space                  notes",
+        "日本語      1  some words about this",
+        "b       -12.5                         first at episode",
+    ]
+    assert lines == (below if is_below else beside)
 
 
 def test_words_of_the_first_column_stay_whole_and_numbers_are_at_the_right(capsys: pytest.CaptureFixture[str]) -> None:

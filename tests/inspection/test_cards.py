@@ -91,15 +91,121 @@ def test_lanes_mark_rewards_at_their_env_steps_and_parts_have_env_steps(turns: l
         expected[agent] += [t] * (reward != 0)
     html = game._repr_html_() or ""
     unit = 640 / len(turns)
-    for lane, steps in zip(re.findall(r'class="ep-rewards" d="([^"]*)"', html), expected.values(), strict=True):
-        stripes = np.array(re.findall(r"M(-?\d+) 10H(\d+)", lane), np.float64).reshape(-1, 2)
-        assert np.abs(stripes.mean(1) - np.array(steps) * unit).max(initial=0) <= 1
-        assert len(stripes) == len(steps)
+    lanes = re.findall(r'class="ep-rewards"[^>]*? d="([^"]*)"', html)
+    for lane, steps in zip(lanes, expected.values(), strict=True):
+        xs = np.array(re.findall(r"M(-?\d+) ", lane), np.float64)
+        assert len(xs) == len(steps)
+        assert np.abs(xs - np.array(steps) * unit).max(initial=0) <= 1
     assert ("gets a reward" in html) == any(map(len, expected.values()))
     for part, line in zip(re.findall(r"<span>env step \d.*?</div>", html), game.agents.timelines.values(), strict=True):
         times = [int(each) for each in re.findall(r"(\d+)</span>", part)]
         assert (times[0], times[-1]) == (line.observation_times[0], line.observation_times[-1])
         assert set(times) <= set(line.observation_times)
+
+
+LABEL = re.compile(r'<path d="[^"]*"><title>env steps? (-?[\d,]+)(?: to (-?[\d,]+))?: (.*?)</title>')
+
+
+def lanes_of(html: str) -> list[str]:
+    """Return the SVG of each agent's timeline of a game's card."""
+    return re.findall(
+        r'<div class="ep-lane"><span title=.*?</div>', html.partition('class="ep-lanes">')[2].partition("ep-kinds")[0]
+    )
+
+
+@settings(max_examples=40)
+@given(history=multi_agent_histories())
+def test_rewards_actions_and_observations_of_a_game_come_back_from_the_lanes(history: Any) -> None:
+    """The bars have the sizes and signs of the rewards on one scale, and the texts of env steps their values."""
+    for game in history.chunks(3):
+        html, lines = game._repr_html_() or "", list(game.agents.timelines.values())
+        lanes = lanes_of(html)
+        assert len(lanes) == len(lines)
+        every = np.concatenate([np.zeros(1), *(np.asarray(line.episode.tracks.rewards.data, float) for line in lines)])
+        low, high = every.min(), every.max()
+        unit = 640 / max(game.env_t - game.env_t_started + game.lookback, 1)
+        for line, lane in zip(lines, lanes, strict=True):
+            rewards = np.asarray(line.episode.tracks.rewards.data, float)
+            acted, observed = list(line.action_times), list(line.observation_times)
+            texts = {int(step.replace(",", "")): words for step, _, words in LABEL.findall(lane)}
+            assert list(texts) == sorted({*acted, *observed})
+            assert [step for step, words in texts.items() if "observes" in words] == observed
+            assert [step for step, words in texts.items() if "act" in words] == acted
+            found = {step: numbers_after("reward", [words]) for step, words in texts.items() if "reward" in words}
+            assert list(found) == acted[: len(rewards)]
+            assert list(found.values()) == pytest.approx(rewards.tolist(), rel=1e-3)
+            [path] = re.findall(r'class="ep-rewards"[^>]*? d="([^"]*)"', lane)
+            bars = np.array(re.findall(r"M(-?\d+) ([\d.]+)V([\d.]+)", path), float).reshape(-1, 3)
+            times = np.array(acted[: len(rewards)])[rewards != 0]
+            begin = game.env_t_started - game.lookback
+            assert bars[:, 0] == pytest.approx((times - begin) * unit, abs=0.51)
+            sizes = (bars[:, 2] - bars[:, 1]) * (high - low) / 26
+            assert sizes == pytest.approx(np.abs(rewards[rewards != 0]), abs=0.12 * (high - low) / 26)
+            if len(bars):
+                zero = float(re.findall(r'class="ep-zero"[^>]* d="M0 ([\d.]+)H', lane)[0])
+                assert ((bars[:, 1] < zero) == (rewards[rewards != 0] > 0)).all()
+                scale = [float(n) for n in re.findall(r'text-anchor="end">(.*?)</text>', lane)]
+                assert scale == pytest.approx([high, low], rel=1e-3)
+
+
+@pytest.mark.parametrize("steps", [100, 1_000, 20_000])
+def test_lanes_of_long_games_have_the_sums_extremes_and_counts_of_neighbouring_env_steps(steps: int) -> None:
+    rewards = np.random.default_rng(steps).integers(-3, 4, (steps, 2))
+    game = MultiAgentEpisode("g")
+    game.add_env_reset(observations={"a": 0.0, "b": 0.0})
+    for a, b in rewards.tolist():
+        game.add_env_step({"a": 0.0, "b": 0.0}, {"a": 1, "b": 2}, {"a": a, "b": b})
+    html = game._repr_html_() or ""
+    assert len(html) < 50_000
+    for lane, own in zip(lanes_of(html), rewards.T, strict=True):
+        labels = LABEL.findall(lane)
+        assert 20 <= len(labels) <= 49
+        total, num_actions = 0.0, 0
+        for begin, end, words in labels:
+            first, last = (int(each.replace(",", "")) for each in (begin, end or begin))
+            part = own[first : last + 1]
+            num_actions += (
+                int(re.findall(r"([\d,]+) actions?", words)[0].replace(",", "")) if end else "action" in words
+            )
+            total += numbers_after("sum" if end else "reward", [words])
+            if end and len(part):
+                assert f"rewards {part.min()} to {part.max()}, sum {part.sum()}" in words
+        assert (total, num_actions) == (own.sum(), steps)
+        bars = re.findall(r"M[-\d.]+ ([\d.]+)V([\d.]+)", re.findall(r'class="ep-rewards"[^>]*? d="(.*?)"', lane)[0])
+        tops, bottoms = np.array(bars, float).T
+        assert (tops.min(), bottoms.max()) == (9.0, 35.0)
+
+
+def test_card_of_a_game_draws_shared_tracks_by_env_step_or_opens_the_first_agent() -> None:
+    """A track with one number for each item has a row for each agent, at the env steps of its items."""
+    for is_scalar in (True, False):
+        game = MultiAgentEpisode("g")
+        game.add_env_reset(observations={"a": np.zeros(2)})
+        for t in range(9):
+            me, other = ("a", "b") if t % 2 == 0 else ("b", "a")
+            game.add_env_step({other: np.ones(2)}, {me: t if is_scalar else np.ones(2) * t}, {me: 1.0})
+        html = game._repr_html_() or ""
+        assert ('class="ep-label ep-actions">actions</div>' in html) == is_scalar
+        assert [part.is_open for part in multi_agent_card(game).parts] == [not is_scalar, False]
+        if is_scalar:
+            rows = [re.findall(r"M(\d+) (\d+)h0", path) for path in re.findall(r'd="([^"]*h0)"', html)]
+            for row, line in zip(rows, game.agents.timelines.values(), strict=True):
+                times = line.action_times[: len(line.episode)]  # a pending action is no item of the track
+                assert [int(x) for x, _ in row] == [round(t * 640 / 9) for t in times]
+                ys = np.array([int(y) for _, y in row])
+                values = np.asarray(line.episode.get_actions())
+                high = max(each.episode.get_actions()[-1] for each in game.agents.timelines.values())
+                assert ys == pytest.approx(4 + 18 * (high - values) / high, abs=0.51)
+
+
+def test_return_of_a_game_names_its_summands_if_it_is_not_that_of_the_agents_steps() -> None:
+    game = MultiAgentEpisode("g")
+    game.add_env_reset(observations={"a": 0.0, "b": 0.0})
+    game.add_env_step({"a": 0.0, "b": 0.0}, {"a": 1, "b": 1}, {"a": 2.0, "b": 1.0})
+    assert "sum of return" not in {fact.name for fact in multi_agent_card(game).facts}
+    game.add_env_step({"b": 0.0}, {"a": 1, "b": 1}, {"a": 4.0, "b": 1.0})
+    facts = {fact.name: fact.value for fact in multi_agent_card(game).facts}
+    assert facts["sum of return"] == "4 of agents' steps + 4 pending"
 
 
 # --- lines, bars and dots ---------------------------------------------------------------------------------------------
@@ -386,46 +492,6 @@ def test_data_set_card_has_means_and_a_chart_of_lengths_that_returns_do_not_show
     for name, values in (("return", [own.sum() for own in rewards]), ("length", lengths)):
         low, mean, high = map(formatting.number, (min(values), float(np.mean(values)), max(values)))
         assert f"mean {name} {mean}" + (f" ({low} … {high})" if low != high else "") in html
-
-
-@pytest.mark.parametrize("capacity", [10, 12, 40])
-def test_replay_card_has_age_ratio_and_the_oldest_step_and_says_the_fill_once(capacity: int) -> None:
-    buffer = EpisodeReplayBuffer(capacity, seed=0)
-    assert "oldest stored step" not in (buffer._repr_html_() or "")
-    for episode in walk([4, 8, 6]):
-        buffer.add(episode)
-    buffer.sample(9)
-    html = re.sub("<[^>]+>", "", (buffer._repr_html_() or "").split("</style>")[1])
-    stored = list(buffer.iter_episodes())
-    first = stored[0]
-    assert f"added {len(buffer)} steps ago, t={first.t_started} of episode {first.id_}" in html
-    assert ("whose earlier steps are not stored" in html) == (first.t_started > 0)
-    assert "ever sampled 9 steps, 0.5 for each added step" in html
-    returns = {episode.id_: episode.get_return() for episode in stored}
-    for word, choose in (("best", max), ("worst", min)):
-        id_ = choose(returns, key=lambda each: returns[each])
-        name = f"{word} stored episode {id_}, return {formatting.number(returns[id_])}"
-        assert (name in html) == (len(returns) > 1)
-    assert html.count(f"{len(buffer)} of {capacity} steps") == 1
-
-
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.sampled_from([10, 25, 200]))
-def test_replay_card_has_the_returns_and_endings_of_the_stored_episodes(lengths: list[int], capacity: int) -> None:
-    buffer = EpisodeReplayBuffer(capacity)
-    for n, episode in enumerate(walk(lengths)):
-        facts: Any = {"terminated": n % 3 == 1, "truncated": n % 3 == 2}
-        arrays = episode.get_observations(), episode.get_actions(), episode.get_rewards()
-        buffer.add(SingleAgentEpisode.from_arrays(*arrays, id_=episode.id_, **facts))
-    html = buffer._repr_html_() or ""
-    stored = list(buffer.iter_episodes())
-    returns = [episode.get_return() for episode in stored]
-    low, high = (formatting.number(value) for value in (min(returns), max(returns)))
-    assert (f"from {low} to {high}" if len(returns) > 1 else f"return {low}") in html
-    ended = {"terminated": 0, "truncated": 0, "cut": 0}
-    for episode in stored:
-        ended["terminated" if episode.is_terminated else "truncated" if episode.is_truncated else "cut"] += 1
-    for ending, count in ended.items():
-        assert (f"{count} {ending}" in html) == (count > 0)
 
 
 def test_card_of_a_prioritized_buffer_has_its_priorities_and_exponents() -> None:

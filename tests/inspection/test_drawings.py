@@ -429,9 +429,10 @@ def test_card_of_a_game_has_its_env_steps_a_legend_and_its_state(is_final: bool)
     if is_final:
         game.to_numpy()
     html = game._repr_html_() or ""
-    assert re.findall(r'class="ep-legend"><span>(\d+)</span><span>(\d+)</span></div>', html) == [("0", "3")]
+    assert re.findall(r'text-anchor="middle">(\d+)</text>', html) == ["0", "1", "2", "3"]
     [legend] = re.findall(r'class="ep-legend ep-kinds">(.*?)</div>', html)
-    assert all(words in legend for words in ("observes (above)", "acts (below)", "waits for an observation"))
+    words = ("observes (above)", "gets a reward (bar from 0)", "acts (below)", "waits for an observation")
+    assert all(each in legend for each in words)
     assert "terminated" not in legend
     head = html.split("ep-lanes")[-2]
     assert ("growing (lists)" in head) is not is_final

@@ -217,6 +217,9 @@ NAMES = st.sampled_from(
     ]
 )
 TEXTS = st.sampled_from(["id", "ending", "'cut'", "'e1'", '"terminated"'])
+FLAGS = st.sampled_from(["terminated", "truncated", "is_complete", "True", "False"])
+MISSING = st.sampled_from(["custom_data/task", "cut", "e1", "0e1f", "04683", "7c"])  # some rows are None, or no column
+ANY = st.one_of(NAMES, TEXTS, FLAGS, MISSING, st.builds("{} {} {}".format, FLAGS, st.sampled_from("+-*"), FLAGS))
 SUMS = st.recursive(
     NAMES, lambda part: st.builds("({} {} {})".format, part, st.sampled_from("+-*"), part), max_leaves=3
 )
@@ -225,6 +228,8 @@ COMPARED = st.one_of(
     st.builds("{} {} {}".format, SUMS, SIGNS, SUMS),
     st.builds("{} {} {} {} {}".format, NAMES, SIGNS, NAMES, SIGNS, NAMES),
     st.builds("{} {} {}".format, TEXTS, SIGNS, TEXTS),
+    st.builds("{} {} {}".format, ANY, SIGNS, ANY),
+    ANY,
     st.sampled_from(["terminated", "truncated", "is_complete"]),
 )
 CONDITIONS = st.recursive(
@@ -241,7 +246,7 @@ def test_page_filter_equals_the_conditions_of_copy(tmp_path: Path, tab: Tab) -> 
     episodes = []
     for n in range(12):
         episode = plain(np.arange(n) - 3.0, id_=f"e{n}", terminated=n % 3 == 0, truncated=n % 4 == 0)
-        episode.custom_data |= {"score": n / 2, "my key": n % 5}
+        episode.custom_data |= {"score": n / 2, "my key": n % 5, **({"task": f"e{n % 2}"} if n % 3 else {})}
         episodes.append(episode)
     data = write(tmp_path / "data", episodes)
     table = EpisodeDataset(data).metadata
@@ -253,6 +258,7 @@ def test_page_filter_equals_the_conditions_of_copy(tmp_path: Path, tab: Tab) -> 
         with np.errstate(all="ignore"):
             try:
                 expected: Any = condition(text)(table).tolist()
+                assert condition(text.replace("==", "="))(table).tolist() == expected
             except InvalidArgument:
                 expected = None
         script = """(text) => { try { const f = condition(text, table.columns);
@@ -269,7 +275,18 @@ WRONG_FILTERS = {
     "return > 3 4": "4 is out of place",
     "id > 3": "compares numbers with numbers",
     "(return > 3": "a ) is missing",
+    "ending == terminated": "ending is a text and terminated a flag; a text is in quotes: ending == 'terminated'",
+    "terminated != ending": "a text is in quotes: 'terminated' != ending",
+    "ending == length": "ending is a text and length a number; a text is in quotes: ending == 'length'",
+    "length == '3'": "compares numbers with numbers, and texts with texts, but '3' is a text and length a number",
+    "id == 46831e4": "id is a text and 46831e4 a number; a text is in quotes: id == '46831e4'",
+    "id == 04683c44": "a text is in quotes: '04683c44'",
+    "id == d91ef583": "a text is in quotes: id == 'd91ef583'",
+    "ending == 'cut' or 'terminated'": "'terminated' is a text, no condition; compare it, such as: ending == 'cut'",
+    "not id": "id is a text, no condition",
+    "id + 1 > 2": "id is a text or None, no number",
 }
+OF_PYTHON = {"return >": "is no condition", "return > 3 4": "is no condition", "(return > 3": "is no condition"}
 
 
 @WITH_BROWSER
@@ -281,6 +298,12 @@ def test_page_wrong_filter_shows_an_error(data: Path, tab: Tab) -> None:
         page.fill("#words", "ending == 'truncated' and return > 2")
         assert tab.texts("#error") == [""]
         assert tab.ids() == ["second"]
+
+
+@pytest.mark.parametrize("text", WRONG_FILTERS)
+def test_wrong_condition_is_an_error_with_the_words_of_the_page(text: str, data: Path) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(OF_PYTHON.get(text, WRONG_FILTERS[text]))):
+        condition(text)(EpisodeDataset(data).metadata)
 
 
 @WITH_BROWSER

@@ -2,37 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from episodes.inspect import charts, formatting
+from markupsafe import Markup
+
+from episodes.inspect import formatting, game_chart
 from episodes.inspect.cards.card import Card, known
 from episodes.inspect.cards.episode import episode_card
 from episodes.inspect.cards.tables import left_out
+from episodes.inspect.schema import with_spaces
+from episodes.inspect.series import of_tracks
 
 if TYPE_CHECKING:
     from episodes.multi_agent.episode import MultiAgentEpisode
     from episodes.multi_agent.timeline import Timeline
 
 MOST_AGENTS = 12  # with a timeline
-MOST_AGENT_CARDS = 8
+MOST_AGENT_CARDS, FEW_AGENT_CARDS = 4, 2  # of few and of many agents, whose timelines take more space
+MANY_AGENTS = 7
 
 
 def multi_agent_card(episode: MultiAgentEpisode) -> Card:
-    """Return the notebook card of a `MultiAgentEpisode`: timelines, and a card for the episode of each agent."""
+    """Return the notebook card of a `MultiAgentEpisode`: timelines, shared tracks, and a card for each agent."""
     agents, facts = episode.agents, episode.facts
     lines = list(agents.timelines.items())
     shown = lines[:MOST_AGENTS]
-    opened = lines[: len(lines) if len(lines) == MOST_AGENT_CARDS + 1 else MOST_AGENT_CARDS]
+    most = MOST_AGENT_CARDS if len(lines) < MANY_AGENTS else FEW_AGENT_CARDS
+    opened = lines[: len(lines) if len(lines) == most + 1 else most]
     apart: dict[Any, float] = {}  # rewards before an agent's first observation or after its end
     for _, agent, reward in agents.rewards_apart:
         apart[agent] = apart.get(agent, 0.0) + float(reward)
-    parts = [_agent_card(agent, line, len(opened), apart.get(agent, 0.0)) for agent, line in opened]
+    begin, end = facts.t_started - episode.lookback, episode.env_t
+    tracks = _shared_tracks(shown, begin, end)
+    parts = [
+        _agent_card(agent, line, len(opened), apart.get(agent, 0.0), tracks is None and i == 0)
+        for i, (agent, line) in enumerate(opened)
+    ]
     waiting = [formatting.clipped(agent, 30) for agent, line in lines if line.phase == "waits"]
     pending = [f"{formatting.counted(len(waiting), 'action')} ({', '.join(waiting)})"] * bool(waiting)
     pending += [f"reward {_of_agent(line.reward, agent)}" for agent, line in lines if _has_reward(line)]
-    returns = episode.get_returns()
-    results = {agent: f"return {formatting.number(returns[agent])}" for agent, _ in shown}
+    results = {
+        agent: f"return {formatting.number(line.episode.get_return())}"
+        + (f", pending {formatting.number(float(line.reward))}" if _has_reward(line) else "")
+        for agent, line in shown
+    }
     return Card(
         type(episode).__name__,
         formatting.without_random_digits(formatting.clipped(facts.id_)),
@@ -47,12 +62,34 @@ def multi_agent_card(episode: MultiAgentEpisode) -> Card:
             lookback=episode.lookback or None,
             state=None if all(line.episode.tracks.is_finished for _, line in lines) else "growing (lists)",
             pending=", ".join(pending) or None,
+            sum_of_return=_sum(lines, apart),
             rewards_of_no_step=", ".join(_of_agent(value, agent) for agent, value in apart.items() if value) or None,
         ),
-        chart=charts.timelines(shown, facts.t_started - episode.lookback, episode.env_t, results),
+        chart=(game_chart.timelines(shown, begin, end, results) or Markup("")) + (tracks or Markup("")),
         parts=parts,
         notes=left_out([formatting.clipped(agent, 30) for agent, _ in lines[len(opened) :]], " agents"),
     )
+
+
+def _shared_tracks(lines: Sequence[tuple[Any, Timeline]], begin: int, end: int) -> Markup | None:
+    """Return a chart of the tracks that agents share, or None if no track has one number for each step."""
+    tracks = [
+        (agent, line, with_spaces(of_tracks(line.episode.tracks), facts.observation_space, facts.action_space))
+        for agent, line in lines
+        for facts in [line.episode.facts]
+    ]
+    return game_chart.shared_tracks(tracks, begin, end)
+
+
+def _sum(lines: Sequence[tuple[Any, Timeline]], apart: Mapping[Any, float]) -> str | None:
+    """Return how the return of the game adds up, or None if it is that of the agents' steps."""
+    parts = {
+        "of agents' steps": sum(float(line.episode.get_return()) for _, line in lines),
+        "pending": sum(float(line.reward) for _, line in lines if _has_reward(line)),
+        "of no step": sum(apart.values()),
+    }
+    named = [f"{formatting.number(value)} {name}" for name, value in parts.items() if value or name.startswith("of a")]
+    return " + ".join(named) if len(named) > 1 else None
 
 
 def _of_agent(reward: Any, agent: object) -> str:
@@ -65,14 +102,15 @@ def _has_reward(line: Timeline) -> bool:
     return line.reward is not None and float(line.reward) != 0
 
 
-def _agent_card(agent: object, line: Timeline, share: int, apart: float) -> Card:
+def _agent_card(agent: object, line: Timeline, share: int, apart: float, is_open: bool) -> Card:
     """Return the card of one agent's episode in a game, which names what the episode does not have: pending items.
 
     Args:
         share: number of agents of the game with a card.
         apart: the sum of rewards before the agent's first observation or after its end.
+        is_open: whether its tracks are shown at once.
     """
-    card = episode_card(line.episode, share, False, formatting.clipped(agent, 40), line)
+    card = episode_card(line.episode, share, is_open, formatting.clipped(agent, 40), line)
     headline = [*card.headline]
     if line.phase == "waits":
         headline[0] += " and a pending action"
@@ -80,4 +118,4 @@ def _agent_card(agent: object, line: Timeline, share: int, apart: float) -> Card
         headline[-1] += f" and a pending reward of {formatting.number(float(line.reward))}"
     if apart:
         headline[-1] += f" and a reward of no step of {formatting.number(apart)}"
-    return replace(card, headline=headline)
+    return replace(card, headline=headline, span=f"agent steps {line.episode.t_started:,} … {line.episode.t:,}")

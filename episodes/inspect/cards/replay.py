@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from markupsafe import Markup
 
+from episodes.errors import EpisodeStateError
+from episodes.facts.ending import Ending
+from episodes.facts.policy_versions import UNKNOWN
 from episodes.inspect import charts, formatting
-from episodes.inspect.cards.card import HISTOGRAMS, Card, Row, known
+from episodes.inspect.cards.card import HISTOGRAMS, Card, Row, Table, known
 from episodes.inspect.cards.rows import COLUMN_HUES, rows_of
-from episodes.inspect.cards.tables import MOST_OF_ID, best_and_worst
+from episodes.inspect.cards.tables import (
+    MOST_EPISODES,
+    MOST_OF_ID,
+    best_and_worst,
+    brief_ids,
+    first_and_last,
+    left_out,
+    note_on_rows,
+    shown_ending,
+    shown_id,
+    with_gap,
+    without_columns,
+)
 from episodes.inspect.series import Series
 from episodes.tracks import nested
 from episodes.tracks.ragged import Ragged
@@ -19,26 +36,45 @@ from episodes.tracks.ragged import Ragged
 if TYPE_CHECKING:
     from episodes.replay.buffer import EpisodeReplayBuffer
     from episodes.replay.multi_agent_buffer import MultiAgentEpisodeReplayBuffer
+    from episodes.replay.ring.linked_ring import LinkedRing
+    from episodes.replay.samples_per_insert import SampleCounts
 
 MOST_STORED_NUMBERS = 1 << 24  # of a column of a replay buffer that is read in full
 MOST_STEPS = 200  # that are read of a larger column
 MOST_MODULES = 4
+FLAGS = ("terminateds", "truncateds")
 
 
 def replay_card(buffer: EpisodeReplayBuffer, name: object = "") -> Card:
-    """Return the notebook card of an `EpisodeReplayBuffer`: fill level, returns of the stored episodes, and a histogram
-    of each column.
+    """Return the notebook card of an `EpisodeReplayBuffer`: fill level, a chart and a table of the stored episodes, and
+    a histogram of each column.
+
+    A buffer of more than 2**24 steps is not read in full: its card has no returns, policy versions and priorities.
     """
-    rows: Sequence[Row] = ()
+    with buffer.lock:
+        try:
+            ring = buffer.flush_ring()
+        except EpisodeStateError:
+            return Card(type(buffer).__name__, formatting.clipped(name), ["closed"])
+        return _replay_card(buffer, ring, name)
+
+
+def _replay_card(buffer: EpisodeReplayBuffer, ring: LinkedRing, name: object) -> Card:
+    rows: list[Row] = []
     notes: list[str] = []
-    stored: dict[str, str] = {}
-    chart = charts.filled(len(buffer), buffer.capacity)
-    if len(buffer):
-        first = buffer.num_added - len(buffer)
-        rows, notes = rows_of(_stored_steps(buffer), None, where=lambda _, index: f"added step {first + index:,}")
-        returns, stored = _stored_returns(buffer)
-        chart += returns
-    ratio = f", {formatting.number(buffer.num_sampled / max(buffer.num_added, 1))} for each added step"
+    chart, table, stored = charts.filled(len(ring), buffer.capacity), None, {}
+    if len(ring):
+        contents, first = StoredEpisodes(buffer), buffer.num_added - len(ring)
+        tracks = _stored_tracks(buffer)
+        series = [*tracks, *_policy_ages(contents), *_priorities(contents)]
+        rows, notes = rows_of(series, None, where=lambda _, index: f"added step {first + index:,}")
+        rows.append(_endings(contents))
+        if contents.returns is not None:
+            facts = *contents.flags, "stored episode", brief_ids(contents.ids), contents.lengths
+            chart += charts.returns(contents.returns, *facts) or Markup("")
+        table = contents.table()
+        stored = contents.facts() | _memory(buffer, tracks)
+    files = ring.allocator.files
     return Card(
         type(buffer).__name__,
         formatting.clipped(name),
@@ -47,52 +83,252 @@ def replay_card(buffer: EpisodeReplayBuffer, name: object = "") -> Card:
             formatting.size(buffer.nbytes),
         ],
         facts=known(
-            ever_added=formatting.counted(buffer.num_added, "step"),
-            ever_sampled=formatting.counted(buffer.num_sampled, "step") + (ratio if buffer.num_added else ""),
+            **_counts(buffer, "step"),
             **stored,
+            files=None if files is None else files.folder,
             alpha=getattr(buffer, "alpha", None),
             beta=getattr(buffer, "beta", None),
+            period=buffer.period,
+            ignored_priorities=f"{stale:,}, of evicted steps" if (stale := getattr(buffer, "num_stale", 0)) else None,
         ),
-        caption=HISTOGRAMS,
+        caption=HISTOGRAMS if rows else "",
         rows=rows,
         chart=chart,
+        table=table,
         notes=notes,
     )
 
 
-def _stored_returns(buffer: EpisodeReplayBuffer) -> tuple[Markup, dict[str, str]]:
-    """Return a chart of the stored episodes from the oldest to the newest (the sums of their stored rewards, and their
-    endings), and facts about the oldest stored step and the best and the worst stored episode.
+def _counts(buffer: SampleCounts, noun: str) -> dict[str, str | None]:
+    """Return facts about how many steps were added, evicted and sampled, and the limit on samples per added step."""
+    added, sampled = formatting.counted(buffer.num_added, noun), "never"
+    if buffer.num_evicted:
+        added += f", {buffer.num_evicted:,} of them evicted"
+    if buffer.num_sampled:
+        each = formatting.number(buffer.samples_per_insert)
+        sampled = f"{formatting.counted(buffer.num_sampled, noun)} ({each} per added step)"
+    limit = None
+    if buffer.limit is not None:
+        ratio, size = formatting.number(buffer.limit.ratio), formatting.counted(buffer.limit.min_size, "step")
+        limit = f"{ratio} samples per added step, once {size} are stored"
+    return {"added": added, "sampled": sampled, "limit": limit}
 
-    The chart, the best and the worst are left out for a buffer that is too large to be read in full.
+
+def _memory(buffer: EpisodeReplayBuffer, tracks: Sequence[Series]) -> dict[str, str]:
+    """Return facts about what the memory of a buffer is used for: it is allocated for all steps that the buffer can
+    hold, and has more than the tracks.
     """
     ring = buffer.flush_ring()
-    oldest = ring.tail % buffer.capacity
-    t, id_ = int(ring.links.t[oldest]), _short_id(ring.table.id_of(int(ring.links.entry[oldest])))
-    words = f"added {formatting.counted(len(ring), 'step')} ago, t={t} of episode {id_}"
-    facts = {"oldest_stored_step": words + (", whose earlier steps are not stored" if t else "")}
-    if len(ring) > MOST_STORED_NUMBERS:
-        return Markup(""), facts
-    slots = (ring.tail + np.arange(len(ring))) % buffer.capacity
-    entries, firsts, owners = np.unique(ring.links.entry[slots], return_index=True, return_inverse=True)
-    with np.errstate(invalid="ignore", over="ignore"):
-        sums = np.bincount(owners, np.asarray(ring.columns["rewards"](slots), np.float64))
-    order = np.argsort(firsts)
-    last = ring.table.last.take(entries[order])
-    flags = (np.asarray(ring.columns[key](last), bool) for key in ("terminateds", "truncateds"))
-    for place, word in best_and_worst(sums[order]).items():
-        id_ = _short_id(ring.table.id_of(int(entries[order][place])))
-        facts[f"{word}_stored_episode"] = f"{id_}, return {formatting.number(sums[order][place])}"
-    return charts.returns(sums[order], *flags, noun="stored episode") or Markup(""), facts
+    observations = ring.observations.nbytes
+    parts = {
+        "observations": observations,
+        "other tracks and links": ring.nbytes - observations,
+        "priorities": buffer.nbytes - ring.nbytes,
+    }
+    sizes = ", ".join(f"{formatting.size(nbytes)} {what}" for what, nbytes in parts.items() if nbytes)
+    used = formatting.size(sum(series.nbytes or 0 for series in tracks))
+    allocated = f"{formatting.counted(buffer.capacity, 'step')}, {used} of it in the tracks of stored steps"
+    return {"memory": sizes, "allocated_for": allocated}
 
 
-def _short_id(id_: str) -> str:
-    """Return an id for a fact, of 32 random digits the first 8."""
-    return formatting.without_random_digits(formatting.clipped(id_, MOST_OF_ID))
+@dataclass(frozen=True)
+class StoredEpisodes:
+    """Episodes of which a replay buffer stores at least one step, from the one with the oldest step on.
+
+    An episode that lost its first steps, or that goes on, is described by its stored steps.
+    """
+
+    buffer: EpisodeReplayBuffer
+
+    @cached_property
+    def ring(self) -> LinkedRing:
+        """Ring of the steps."""
+        return self.buffer.flush_ring()
+
+    @cached_property
+    def entries(self) -> np.ndarray:
+        """Rows of the episodes in the ring's table of episodes, int64 [n]."""
+        order = self.ring.table.order.copy()
+        return order[np.argsort(self.ring.slot_numbers(self.ring.table.first[order]))]
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """Id of each episode."""
+        return [self.ring.table.id_of(entry) for entry in self.entries.tolist()]
+
+    @cached_property
+    def ages(self) -> np.ndarray:
+        """Number of steps added since the oldest stored step of each episode, itself included, int64 [n]."""
+        return self.ring.head - self.ring.slot_numbers(self.ring.table.first[self.entries])
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Time of the oldest stored step of each episode, int64 [n]."""
+        return self.ring.links.t[self.ring.table.first[self.entries]]
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Number of stored steps of each episode, int64 [n]."""
+        return self.ring.t_next(self.entries) - self.starts
+
+    @cached_property
+    def flags(self) -> tuple[np.ndarray, np.ndarray]:
+        """Whether each episode has terminated, and whether it was truncated, bool [n] each."""
+        last = self.ring.table.last.take(self.entries)
+        terminated, truncated = (np.asarray(self.ring.columns[key](last), bool) for key in FLAGS)
+        return terminated, truncated
+
+    @cached_property
+    def slots(self) -> np.ndarray | None:
+        """Ring positions of all steps from the oldest on, int64 [k], or None if they are too many to be read."""
+        if len(self.ring) > MOST_STORED_NUMBERS:
+            return None
+        return (self.ring.tail + np.arange(len(self.ring))) % self.ring.capacity
+
+    @cached_property
+    def owners(self) -> np.ndarray:
+        """Index of the episode of each step, int64 [k]."""
+        places = np.zeros(self.entries.max() + 1, np.int64)
+        places[self.entries] = np.arange(len(self.entries))
+        return places[self.ring.links.entry[self.slots]]
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum of the numbers [k] of the steps of each episode, float64 [n]."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            return np.bincount(self.owners, np.asarray(values, np.float64), len(self.entries))
+
+    @cached_property
+    def returns(self) -> np.ndarray | None:
+        """Sum of the stored rewards of each episode, float64 [n]."""
+        return None if self.slots is None else self.sums(self.ring.columns["rewards"](self.slots))
+
+    @cached_property
+    def versions(self) -> np.ndarray | None:
+        """Version of the policy that took each step, int64 [k], -1 if it is unknown. None if all are unknown."""
+        if self.slots is None or self.ring.versions.newest == UNKNOWN:
+            return None
+        versions = self.ring.versions.at(self.slots)
+        return None if (versions == UNKNOWN).all() else versions
+
+    @cached_property
+    def shares(self) -> np.ndarray | None:
+        """Priority of each step to the power of alpha, float64 [k], 0 where no sample begins. None if the buffer has no
+        priorities.
+        """
+        read = getattr(self.buffer, "priorities", None)
+        return None if read is None or self.slots is None else read(self.ring.slot_numbers(self.slots))
+
+    @cached_property
+    def mean_shares(self) -> np.ndarray | None:
+        """Mean of the priorities to the power of alpha of each episode's steps where samples begin, float64 [n], NaN
+        for an episode without such a step. None if the buffer has no priorities.
+        """
+        if self.shares is None:
+            return None
+        with np.errstate(invalid="ignore"):
+            return self.sums(self.shares) / self.sums(self.shares > 0)
+
+    def facts(self) -> dict[str, str | None]:
+        """Return facts about the oldest step, parts of episodes, policy versions and importance weights."""
+        id_ = formatting.without_random_digits(formatting.clipped(self.ids[0], MOST_OF_ID))
+        oldest = f"added {formatting.counted(len(self.ring), 'step')} ago, t={self.starts[0]} of episode {id_}"
+        partial = int((self.starts > 0).sum())
+        facts: dict[str, str | None] = {
+            "oldest_stored_step": oldest,
+            "stored_in_part": f"{formatting.counted(partial, 'episode')} without the first steps" if partial else None,
+        }
+        if self.versions is not None:
+            found, newest = self.versions[self.versions != UNKNOWN], self.ring.versions.newest
+            facts["policy_versions"] = f"{_span(found.min(), found.max())}, on average " + (
+                f"{formatting.number((newest - found).mean())} older than the newest, {newest:,}"
+            )
+            if len(found) < len(self.versions):
+                steps = formatting.counted(len(self.versions) - len(found), "step")
+                facts["policy_versions"] += f"; unknown of {steps}"
+        if self.shares is not None and (drawn := self.shares[self.shares > 0]).size:
+            low = (drawn.max() / drawn.min()) ** -self.buffer.beta  # type: ignore[attr-defined]
+            facts["importance_weights"] = "all 1" if low == 1 else f"{formatting.number(low)} … 1"
+        return facts
+
+    def table(self) -> Table:
+        """Return a table of the first and last episodes, of those with the highest and the lowest return, and of the
+        one with the highest mean priority.
+        """
+        num, returns, means = len(self.entries), self.returns, self.mean_shares
+        marks = {} if returns is None else best_and_worst(returns)
+        if means is not None and (top := [i for i, word in best_and_worst(means).items() if word.startswith("best")]):
+            marks[top[0]] = ", ".join(filter(None, (marks.get(top[0]), "highest priority")))
+        chosen = sorted({*first_and_last(num, MOST_EPISODES), *marks})
+        versions = self._version_texts(chosen)
+        rows = [
+            (
+                str(i),
+                shown_id(self.ids[i]),
+                formatting.clipped(self._agent(i), MOST_OF_ID),
+                f"{self.lengths[i]:,}" + (f" of {self.starts[i] + self.lengths[i]:,}" if self.starts[i] else ""),
+                "" if returns is None else formatting.number(returns[i]),
+                shown_ending(Ending.of(*(flags[i] for flags in self.flags))),
+                f"{self.ages[i]:,}",
+                versions.get(i, ""),
+                "" if means is None else formatting.number(means[i]) if means[i] == means[i] else "none",
+                marks.get(i, ""),
+            )
+            for i in chosen
+        ]
+        columns = ("", "id", "agent", "stored steps", "return of stored steps", "ending", "age")
+        columns += ("policy version", "mean priority", "of all")
+        note = note_on_rows(num, MOST_EPISODES, "episode")
+        if note and marks:
+            note = f"{note.removesuffix(' are listed')}, the best and the worst are listed"
+        note = "; ".join(filter(None, (note, "age: steps added since the oldest stored step of the episode")))
+        empty = dict.fromkeys(("agent", "return_of_stored_steps", "policy_version", "mean_priority", "of_all"), "")
+        return without_columns(Table(columns, with_gap(rows, chosen), note, has_names=True), **empty)
+
+    def _agent(self, index: int) -> object:
+        """Return the agent of an episode, or "" if it has none."""
+        agent_id = self.ring.table.facts[int(self.entries[index])].agent_id
+        return "" if agent_id is None else agent_id
+
+    def _version_texts(self, chosen: Sequence[int]) -> dict[int, str]:
+        """Return the policy versions of the episodes with the given indices as texts, such as "3 … 5"."""
+        if self.versions is None:
+            return {}
+        is_known, largest = self.versions != UNKNOWN, np.iinfo(np.int64).max
+        lows, highs = np.full(len(self.entries), largest), np.full(len(self.entries), UNKNOWN)
+        np.minimum.at(lows, self.owners[is_known], self.versions[is_known])
+        np.maximum.at(highs, self.owners, self.versions)
+        unknown = self.sums(~is_known)
+        return {
+            i: "unknown" if highs[i] == UNKNOWN else _span(lows[i], highs[i]) + (" and unknown" if unknown[i] else "")
+            for i in chosen
+        }
 
 
-def _stored_steps(buffer: EpisodeReplayBuffer) -> list[Series]:
-    """Return columns of a replay buffer's steps for display: all steps, or evenly spaced ones of a large buffer."""
+def _span(low: int, high: int) -> str:
+    """Return a range of whole numbers as text."""
+    return f"{low:,}" if low == high else f"{low:,} … {high:,}"
+
+
+def _endings(stored: StoredEpisodes) -> Row:
+    """Return the row of the tracks of endings: the number of episodes with each of them."""
+    terminated, truncated = stored.flags
+    counts = {"terminated": terminated, "truncated": truncated & ~terminated, "cut": ~(terminated | truncated)}
+    words = Markup(" ").join(
+        Markup('<span><b class="ep-{}">■</b> {:,} {}</span>').format(ending, int(mask.sum()), ending)
+        for ending, mask in counts.items()
+        if mask.any()
+    )
+    words = Markup('<div class="ep-legend ep-kinds">{}</div>').format(words)
+    note = "cut: without an ending so far" if counts["cut"].any() else ""
+    meta = f"of episodes · {' and '.join(FLAGS)} · {formatting.size(2 * len(stored.ring))}"
+    return Row("endings", "infos", meta, (), note, words)
+
+
+def _stored_tracks(buffer: EpisodeReplayBuffer) -> list[Series]:
+    """Return columns of a replay buffer's steps for display: all steps, or evenly spaced ones of a large buffer.
+
+    Endings are left out.
+    """
     ring, total = buffer.flush_ring(), len(buffer)
 
     def column(key: str, places: np.ndarray) -> dict[str, np.ndarray]:
@@ -105,34 +341,43 @@ def _stored_steps(buffer: EpisodeReplayBuffer) -> list[Series]:
         return {path: leaf.lengths if type(leaf) is Ragged else leaf for path, leaf in columns.items()}
 
     series = []
-    for key in ("obs", "actions", "rewards", "terminateds", "truncateds"):
+    for key in ("obs", "actions", "rewards", *buffer.extra_model_outputs):
         numbers = sum(leaf.size for leaf in column(key, np.zeros(1, np.int64)).values())
         is_whole = numbers * total <= MOST_STORED_NUMBERS
         places = np.arange(total) if is_whole else np.unique(np.linspace(0, total - 1, MOST_STEPS).astype(np.int64))
         for path, leaf in column(key, places).items():
             nbytes = leaf.nbytes * total // len(places)
-            series.append(Series(path, COLUMN_HUES[key], leaf, total, None if is_whole else places, 1, nbytes))
-    return [*series, *_priorities(buffer)]
+            series.append(
+                Series(path, COLUMN_HUES.get(key, "extra"), leaf, total, None if is_whole else places, 1, nbytes)
+            )
+    return series
 
 
-def _priorities(buffer: EpisodeReplayBuffer) -> Iterator[Series]:
+def _policy_ages(stored: StoredEpisodes) -> Iterator[Series]:
+    """Yield how many versions the policies of the stored steps are older than the newest policy, for display."""
+    if stored.versions is not None:
+        ages = stored.ring.versions.newest - stored.versions[stored.versions != UNKNOWN]
+        yield Series("policy age", "extra", ages, len(ages), None, 1, ages.nbytes, "versions older than the newest")
+
+
+def _priorities(stored: StoredEpisodes) -> Iterator[Series]:
     """Yield the priorities by which a prioritized buffer samples its steps, for display."""
-    read = getattr(buffer, "priorities", None)
-    if read is None or len(buffer) > MOST_STORED_NUMBERS:
-        return
-    ring = buffer.flush_ring()
-    slots = (ring.tail + np.arange(len(ring))) % buffer.capacity
-    shares = read(ring.slot_numbers(slots))
-    yield Series("priority", "extra", shares, len(shares), None, 1, shares.nbytes, "to the power of alpha")
+    if stored.shares is not None:
+        shares = stored.shares[stored.shares > 0]
+        yield Series("priority", "extra", shares, len(shares), None, 1, shares.nbytes, "to the power of alpha")
 
 
 def multi_agent_replay_card(buffer: MultiAgentEpisodeReplayBuffer) -> Card:
-    """Return the notebook card of a multi-agent replay buffer: fill level, and a card for each module."""
-    modules = list(buffer.modules.items())
+    """Return the notebook card of a multi-agent replay buffer: fill level, and a card for each of the first modules."""
+    with buffer.lock:
+        modules = list(buffer.modules.items())
+        parts = [replay_card(part, module_id) for module_id, part in modules[:MOST_MODULES]]
     return Card(
         type(buffer).__name__,
         "",
         [formatting.counted(len(modules), "module"), formatting.size(buffer.nbytes)],
+        facts=known(**_counts(buffer, "env step")),
         chart=charts.filled(len(buffer), buffer.capacity, "env step"),
-        parts=[replay_card(part, module_id) for module_id, part in modules[:MOST_MODULES]],
+        parts=parts,
+        notes=left_out([str(module_id) for module_id, _ in modules[MOST_MODULES:]], " modules"),
     )

@@ -3,25 +3,55 @@
 // `names` of the columns, as the page shows them.
 
 const TOKEN = /\s*(?:(custom_data\s*\/\s*(?:[A-Za-z_]\w*|'[^']*'|"[^"]*"))|(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?)|('[^']*'|"[^"]*")|([A-Za-z_]\w*)|(<=|>=|==?|!=|[-+*\/%<>()]))/y;
+const WORD = /\s*(\d\w*)/y, NUMBER = /^\d+(?:[eE]\d*)?$/;  // a word that begins with a digit, such as an id
 const COMPARISONS = ["<", "<=", ">", ">=", "==", "!="];
 
 function tokens(text) {
   const result = [];
   TOKEN.lastIndex = 0;
   while (text.slice(TOKEN.lastIndex).trim()) {
-    const at = TOKEN.lastIndex, match = TOKEN.exec(text);
+    const at = TOKEN.lastIndex;
+    WORD.lastIndex = at;
+    const word = WORD.exec(text)?.[1];
+    if (word && !NUMBER.test(word)) throw new Error(`${word} is no number; a text is in quotes: '${word}'`);
+    const match = TOKEN.exec(text);
     if (!match) throw new Error(`cannot read ${JSON.stringify(text.slice(at).trim())}`);
     const [, custom, number, string, name, sign] = match;
     if (custom) result.push({ kind: "name", value: "custom_data/" + custom.replace(/^custom_data\s*\/\s*/, "").replace(/^(['"])(.*)\1$/, "$2") });
-    else if (number) result.push({ kind: "value", value: Number(number) });
-    else if (string) result.push({ kind: "value", value: string.slice(1, -1) });
+    else if (number) result.push({ kind: "value", value: Number(number), words: number });
+    else if (string) result.push({ kind: "value", value: string.slice(1, -1), words: string });
     else if (["and", "or", "not"].includes(name)) result.push({ kind: name });
-    else if (name === "True" || name === "False") result.push({ kind: "value", value: name === "True" });
+    else if (name === "True" || name === "False") result.push({ kind: "value", value: name === "True", words: name });
     else if (name) result.push({ kind: "name", value: name });
     else result.push({ kind: sign === "=" ? "==" : sign });
   }
   return result;
 }
+
+function typeOf(values) {  // "text", "number" or "flag"; "" of values of several types, or of none
+  const types = new Set();
+  for (const value of values) if (value !== null && value !== undefined) types.add(typeof value);
+  const [type] = types;
+  return types.size === 1 ? { string: "text", boolean: "flag" }[type] ?? "number" : "";
+}
+
+function checkTypes(a, sign, b) {  // throw an error if two parts of a comparison are a text and no text
+  for (const [one, other] of [[a, b], [b, a]]) {
+    const isUnknown = other.unknown !== undefined && one.unknown === undefined;
+    if (one.type !== "text" || !(isUnknown || ["number", "flag"].includes(other.type))) continue;
+    const known = isUnknown ? other.unknown : `${sign} compares numbers with numbers, and texts with texts, but ${one.words} is a text and ${other.words} a ${other.type}`;
+    const quoted = `'${other.words}'`, isWord = /^[\w.]+$/.test(other.words ?? "") && !one.isValue;
+    throw new Error(isWord ? `${known}; a text is in quotes: ${other === b ? `${one.words} ${sign} ${quoted}` : `${quoted} ${sign} ${one.words}`}` : known);
+  }
+}
+
+function checkFlag(part) {
+  if (part.unknown) throw new Error(part.unknown);
+  if (part.type === "text") throw new Error(`${part.words} is a text, no condition; compare it, such as: ending == 'cut'`);
+  return part;
+}
+
+const isTrue = (value) => Number.isNaN(value) || Boolean(value);  // as in Python
 
 function condition(text, columns, names = Object.keys(columns)) {
   const list = tokens(text);
@@ -32,55 +62,65 @@ function condition(text, columns, names = Object.keys(columns)) {
     return Number(value);
   };
   const compare = (sign, a, b) => {
-    if (sign === "==") return (typeof a === "string") === (typeof b === "string") && (a === b || Number(a) === Number(b)) && a !== null && b !== null;
+    if (sign === "==" && (a === null || b === null)) return a === b;
+    if (sign === "==") return (typeof a === "string") === (typeof b === "string") && (a === b || Number(a) === Number(b));
     if (sign === "!=") return !compare("==", a, b);
-    if (typeof a !== typeof b && (typeof a === "string" || typeof b === "string")) throw new Error(`${sign} compares numbers with numbers, and texts with texts`);
+    if (a === null || b === null || (typeof a === "string") !== (typeof b === "string")) throw new Error(`${sign} compares numbers with numbers, and texts with texts`);
     return { "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b }[sign];
+  };
+  const typed = (type, of, words) => Object.assign(of, { type, words });
+  const operand = (part) => {
+    if (part.unknown) throw new Error(part.unknown);
+    if (part.type === "text") throw new Error(`${part.words} is a text or None, no number`);
+    return part;
   };
   function or() {
     let left = and();
-    while (next("or")) { const [a, b] = [left, and()]; left = (i) => Boolean(a(i)) | Boolean(b(i)); }
+    while (next("or")) { const [a, b] = [checkFlag(left), checkFlag(and())]; left = (i) => isTrue(a(i)) | isTrue(b(i)); }
     return left;
   }
   function and() {
     let left = not();
-    while (next("and")) { const [a, b] = [left, not()]; left = (i) => Boolean(a(i)) & Boolean(b(i)); }
+    while (next("and")) { const [a, b] = [checkFlag(left), checkFlag(not())]; left = (i) => isTrue(a(i)) & isTrue(b(i)); }
     return left;
   }
   function not() {
     if (!next("not")) return comparison();
-    const value = not();
-    return (i) => !value(i);
+    const value = checkFlag(not());
+    return (i) => !isTrue(value(i));
   }
   function comparison() {
     const parts = [sum()], signs = [];
     for (let sign; (sign = next(...COMPARISONS)); ) { signs.push(sign); parts.push(sum()); }
     if (!signs.length) return parts[0];
+    signs.forEach((sign, k) => checkTypes(parts[k], sign, parts[k + 1]));
+    const unknown = parts.find((part) => part.unknown)?.unknown;
+    if (unknown) throw new Error(unknown);
     return (i) => { const values = parts.map((part) => part(i)); return signs.every((sign, k) => compare(sign, values[k], values[k + 1])); };
   }
   function sum() {
     let left = product();
     for (let sign; (sign = next("+", "-")); ) {
-      const [a, b, s] = [left, product(), sign];
-      left = (i) => (s === "+" ? number(a(i)) + number(b(i)) : number(a(i)) - number(b(i)));
+      const [a, b, s] = [operand(left), operand(product()), sign];
+      left = typed("number", (i) => (s === "+" ? number(a(i)) + number(b(i)) : number(a(i)) - number(b(i))), "the result");
     }
     return left;
   }
   function product() {
     let left = signed();
     for (let sign; (sign = next("*", "/", "%")); ) {
-      const [a, b, s] = [left, signed(), sign];
-      left = (i) => {
+      const [a, b, s] = [operand(left), operand(signed()), sign];
+      left = typed("number", (i) => {
         const [x, y] = [number(a(i)), number(b(i))];
         return s === "*" ? x * y : s === "/" ? x / y : ((x % y) + y) % y;
-      };
+      }, "the result");
     }
     return left;
   }
   function signed() {
     if (!next("-")) return atom();
-    const value = signed();
-    return (i) => -number(value(i));
+    const value = operand(signed());
+    return typed("number", (i) => -number(value(i)), "the result");
   }
   function atom() {
     if (next("(")) {
@@ -90,13 +130,13 @@ function condition(text, columns, names = Object.keys(columns)) {
     }
     const token = list[at++];
     if (!token) throw new Error("the condition is not complete");
-    if (token.kind === "value") return () => token.value;
+    if (token.kind === "value") return Object.assign(typed(typeOf([token.value]), () => token.value, token.words), { isValue: true });
     if (token.kind !== "name") throw new Error(`${token.kind} is out of place`);
     const column = columns[token.value];
-    if (!column) throw new Error(`unknown column '${token.value}'; the columns are ${names.join(", ")}`);
-    return (i) => column[i];
+    if (!column) return Object.assign(typed("", () => null, token.value), { unknown: `unknown column '${token.value}'; the columns are ${names.join(", ")}` });
+    return typed(typeOf(column), (i) => column[i] ?? null, token.value);
   }
-  const result = or();
+  const result = checkFlag(or());
   if (at < list.length) throw new Error(`${list[at].value ?? list[at].kind} is out of place`);
-  return (i) => Boolean(result(i));
+  return (i) => Boolean(isTrue(result(i)));
 }

@@ -1,0 +1,118 @@
+"""Tables of `episodes info` and `show`: the numbers of tracks, and the returns and lengths of a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from episodes.command.printing import finite, print_table, text
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from episodes.inspect.series import Series
+    from episodes.storage import EpisodeDataset, GameDataset
+
+MOST_PARTS = 8  # numbers of an item that have a row each
+MOST_OF_NOTES = 400  # characters
+MEASURES = ("min", "mean", "max", "std")
+
+
+class TrackRow(NamedTuple):
+    """Track in a table: name, shape as text, items, and notes on them."""
+
+    name: str
+    shape: str
+    series: Series
+    notes: Sequence[str]
+
+
+def print_tracks(tracks: Sequence[TrackRow], *, has_spaces: bool = True) -> None:
+    """Print a table of the shape, dtype, minimum, mean and maximum of each track, with its space and notes.
+
+    The components of items of at most 8 numbers have rows of their own, and the row of the track no mean. Of larger
+    items, the mean is that of all numbers.
+    """
+    from episodes.inspect.formatting import clipped, number
+
+    rows = []
+    for name, shape, series, notes in tracks:
+        details = [series.space_text] * has_spaces + [clipped(", ".join(notes), MOST_OF_NOTES)]
+        head = [clipped(name), shape, series.dtype]
+        if not series.is_numeric:
+            rows.append([*head, "", "", "", *details])
+            continue
+        low, mean, high = map(number, series.range)
+        has_parts = not series.has_common_mean and len(series.part_names) <= MOST_PARTS
+        rows.append([*head, low, "" if has_parts else mean, high, *details])
+        if has_parts:
+            for part, numbers in zip(series.component_names, series.ranges.T.tolist(), strict=True):
+                rows.append([f"  {part}", "", "", *map(number, numbers), *("" for _ in details)])
+    heads = ["track", "shape", "dtype", *MEASURES[:3], *["space"] * has_spaces, "notes"]
+    num = 6
+    kept = [k for k in range(len(heads)) if k < num or any(row[k] for row in rows)]
+    print_table([heads[k] for k in kept], [[row[k] for k in kept] for row in rows], folded=len(kept) - num)
+
+
+def measured(dataset: EpisodeDataset | GameDataset) -> dict[str, np.ndarray]:
+    """Return returns and lengths of the episodes in a data set, of the complete ones if chunks make these others, and
+    of the games if there are any. Each is an array [n] by its name.
+    """
+    import numpy as np
+
+    from episodes.storage import GameDataset
+
+    table = dataset.metadata
+    if isinstance(dataset, GameDataset):
+        found = {"return of a game": table["return"], "env steps of a game": table["length"]}
+        kinds = [kind.metadata for kind in dataset.kinds]
+        for name in ("return", "length"):
+            found[f"{name} of an agent's episode"] = np.concatenate([each[name] for each in kinds] or [np.zeros(0)])
+        return found
+    games = _numbers_of_games(table["multi_agent_episode_id"].tolist())
+    of_episode = " of an agent's episode" if len(games) else ""
+    found = {f"return{of_episode}": table["return"], f"length{of_episode}": table["length"]}
+    if len(games):
+        found = {"return of a game": np.bincount(games[games >= 0], table["return"][games >= 0]), **found}
+    is_whole = table["is_complete"] & (table["terminated"] | table["truncated"])
+    whole = table["episode_return"][is_whole]
+    if len(whole) and not np.array_equal(whole, table["return"], equal_nan=True):
+        found["return of a complete episode"] = whole
+    return found
+
+
+def _numbers_of_games(ids: Sequence[object]) -> np.ndarray:
+    """Return the number of the game of each episode, -1 for none, int64 [n]; empty if no episode is of a game."""
+    import numpy as np
+
+    numbers = {id_: n for n, id_ in enumerate(dict.fromkeys(id_ for id_ in ids if id_ is not None))}
+    return np.array([-1 if id_ is None else numbers[id_] for id_ in ids] if numbers else [], np.int64)
+
+
+def summarized(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
+    """Return minimum, mean, maximum and standard deviation of the finite numbers of each array, and counts of all and
+    of the finite numbers. They are None without finite numbers.
+    """
+    import numpy as np
+
+    facts = {}
+    for name, values in arrays.items():
+        numbers = np.asarray(values, np.float64)
+        numbers = numbers[np.isfinite(numbers)]
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = [numbers.min(), numbers.mean(), numbers.max(), numbers.std()] if len(numbers) else [None] * 4
+        measures = [None if each is None else finite(float(each)) for each in found]
+        facts[name] = dict(zip(MEASURES, measures, strict=True)) | {"count": len(values), "finite": len(numbers)}
+    return facts
+
+
+def print_measures(facts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print a table of the result of `summarized`."""
+    rows = []
+    for name, each in facts.items():
+        odd = each["count"] - each["finite"]
+        note = [f"{odd:,} of {each['count']:,} are not finite and left out"] if odd else []
+        rows.append([name, *(text(each[measure]) for measure in MEASURES), *note])
+    num = max(map(len, rows))
+    titles = ["", *MEASURES, "notes"][:num]
+    print_table(titles, [row + [""] * (num - len(row)) for row in rows], folded=num - len(MEASURES) - 1)

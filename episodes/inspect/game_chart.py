@@ -1,0 +1,350 @@
+"""SVG charts of a game: a timeline of each agent, and tracks that agents share, all by env step on one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from markupsafe import Markup, escape
+
+from episodes.inspect.colours import DEFECT, colour
+from episodes.inspect.formatting import clipped, counted, number
+from episodes.inspect.series import Series
+from episodes.inspect.timeline_bar import ENDS
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from episodes.data_types import AgentID
+    from episodes.multi_agent.timeline import Timeline
+
+WIDTH = 640
+BESIDE = 11  # pixels from the last env step of an agent to the mark of its ending
+MOST_TICKS = 800  # in the timelines of all agents
+MOST_LABELS = 100  # texts of env steps, in the timelines of all agents; somewhat fewer of many agents
+WIDEST_LABEL = 16  # pixels around a mark that show its text
+REWARDS_TOP, REWARDS_HEIGHT = 9, 26  # of a lane
+TRACK_HEIGHT = 26
+MOST_POINTS = 400  # of the shared tracks of all agents
+MOST_TRACK_ROWS, MOST_TRACKS = 10, 3  # of the shared tracks
+_HUES = ("actions", "observations", "infos", "extra")  # of shared tracks, the first is drawn first
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Axis of env steps from `begin` to `end`."""
+
+    begin: int
+    end: int
+
+    @property
+    def span(self) -> int:
+        """Number of env steps, at least 1."""
+        return max(self.end - self.begin, 1)
+
+    def at(self, steps: ArrayLike) -> np.ndarray:
+        """Return the x coordinates of env steps [k], from 0 to `WIDTH`."""
+        return (np.asarray(steps, np.float64) - self.begin) * (WIDTH / self.span)
+
+    def ticks(self) -> list[int]:
+        """Return the first and the last env step, and round numbers between them."""
+        sizes = (size * 10**power for power in range(19) for size in (1, 2, 5))
+        every = next(size for size in sizes if self.span <= 5 * size)
+        apart = 0.12 * self.span  # from the ends, so that the numbers do not overlap
+        first = -(-self.begin // every) * every
+        inner = [t for t in range(first, self.end, every) if self.begin + apart <= t <= self.end - apart]
+        return [self.begin, *inner, *[self.end] * (self.end > self.begin)]
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Scale from the numbers `low` to `high` to y coordinates from `top` to `top + height`."""
+
+    low: float
+    high: float
+    top: float
+    height: float
+
+    def heights(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the y coordinates [k] of numbers [k]. If all numbers are equal, they are in the middle."""
+        spread = self.high / 2 - self.low / 2
+        if not spread > 0:
+            return np.where(np.isnan(numbers), np.nan, self.top + self.height / 2)
+        return self.top + self.height * ((self.high / 2 - numbers / 2) / spread)
+
+    def labels(self) -> str:
+        """Return SVG with the two numbers at the ends of the scale, to the left of the picture."""
+        places = ((self.high, self.top + 7), (self.low, self.top + self.height + 1))
+        places = places if self.high > self.low else ((self.low, self.top + self.height / 2 + 4),)
+        return "".join(f'<text x="-6" y="{y:.0f}" text-anchor="end">{number(value)}</text>' for value, y in places)
+
+
+def timelines(
+    lines: Sequence[tuple[Any, Timeline]], begin: int, end: int, results: Mapping[Any, str] | None = None
+) -> Markup | None:
+    """Return an SVG chart with one timeline per agent: observations, rewards as bars on one scale for all agents,
+    actions, and ending or pending action.
+
+    Each mark has a text with its env step, action and reward. If there are many, a text is of several env steps.
+
+    Args:
+        lines: pairs of agent and its `Timeline`.
+        begin, end: the first and the last env step of the episode and its lookback.
+        results: a text for each agent, such as its return.
+
+    Returns:
+        The SVG, or None without agents.
+    """
+    if not lines:
+        return None
+    axis = _Steps(begin, end)
+    max_steps = max(MOST_TICKS // (3 * len(lines)), 20)
+    has_room = max(len(line.observation_times) for _, line in lines) <= max_steps
+    gap = 0.0 if has_room else max(1.0, axis.span / max_steps)  # the same for all, which are compared
+    rewards = np.concatenate([_rewarded(line)[1] for _, line in lines])
+    finite = rewards[np.isfinite(rewards)]
+    scale = _Scale(
+        float(finite.min(initial=0)), float(finite.max(initial=0)), REWARDS_TOP, REWARDS_HEIGHT if len(rewards) else -4
+    )
+    most = max(MOST_LABELS // len(lines) - len(lines) // 2, 4)
+    lanes = "".join(_lane(agent, line, axis, gap, scale, most, (results or {}).get(agent, "")) for agent, line in lines)
+    kinds = {"observations": "observes (above)", "rewards": "gets a reward (bar from 0)", "actions": "acts (below)"}
+    if not len(rewards):
+        del kinds["rewards"]
+    if any(line.phase == "waits" for _, line in lines):
+        kinds["waits"] = "○ waits for an observation"
+    endings = {line.episode.ending for _, line in lines if line.episode.ending.is_done}
+    marks = {"terminated": ("■", any(each.is_terminated for each in endings))}
+    marks["truncated"] = ("‖", any(each.is_truncated for each in endings))
+    kinds |= {ending: f"{mark} {ending}" for ending, (mark, is_there) in marks.items() if is_there}
+    legend = " · ".join(f'<b class="ep-{hue}">{words}</b>' for hue, words in kinds.items())
+    if gap:
+        legend += f" · marks within {counted(int(gap), 'env step')} are joined; bars: lowest to highest reward"
+    return Markup(f'<div class="ep-lanes">{lanes}{_axis(axis)}<div class="ep-legend ep-kinds">{legend}</div></div>')
+
+
+def shared_tracks(tracks: Sequence[tuple[Any, Timeline, Iterable[Series]]], begin: int, end: int) -> Markup | None:
+    """Return an SVG chart of the tracks with one number for each item that most agents share, by env step: a row for
+    each agent, and one scale for all agents. Choices, such as discrete actions, are dots. Rewards are left out.
+
+    Args:
+        tracks: agent, its timeline, and the series of its episode's tracks.
+        begin, end: the first and the last env step of the axis.
+
+    Returns:
+        The SVG, or None if no such track has different numbers.
+    """
+    axis, found = _Steps(begin, end), {}
+    for agent, line, all_series in tracks:
+        for series in all_series:
+            is_single = series.is_numeric and not series.is_image and series.sampled_values.shape[1] == 1
+            if is_single and series.hue in _HUES and not np.isnan(series.range[0]):
+                found.setdefault(series.label, []).append((agent, line, series))
+    ranges = {
+        label: (min(each.range[0] for *_, each in rows), max(each.range[2] for *_, each in rows))
+        for label, rows in found.items()
+    }
+    labels = [label for label, (low, high) in ranges.items() if low < high]
+    labels.sort(key=lambda label: (-len(found[label]), _HUES.index(found[label][0][2].hue)))
+    labels = labels[: max(min(MOST_TRACKS, MOST_TRACK_ROWS // max(len(tracks), 1)), 1)]
+    num_rows = max(sum(len(found[label]) for label in labels), 1)
+    groups = ""
+    for label in labels:
+        scale = _Scale(*ranges[label], 4, TRACK_HEIGHT - 8)
+        name = f'<div class="ep-label ep-{found[label][0][2].hue}">{escape(clipped(label, 40))}</div>'
+        most = max(MOST_POINTS // num_rows, 24)
+        groups += name + "".join(_track(agent, line, each, axis, scale, most) for agent, line, each in found[label])
+    return Markup(f'<div class="ep-lanes">{groups}{_axis(axis)}</div>') if groups else None
+
+
+def _axis(axis: _Steps) -> str:
+    """Return the row with the numbers of the env steps."""
+    words = ""
+    for step in axis.ticks():
+        words += f'<text x="{100 * (step - axis.begin) / axis.span:.2f}%" y="11" text-anchor="middle">{step:,}</text>'
+    svg = f'<svg class="ep-ticks" width="{WIDTH}" height="14" overflow="visible" role="img">'
+    svg += f"<title>env steps</title>{words}</svg>"
+    return f'<div class="ep-lane"><span>env step</span> {svg}<span></span></div>'
+
+
+def _row(agent: AgentID, axis: _Steps, height: int, title: str, inner: str, beside: str, result: str) -> str:
+    """Return a row of a chart: the agent, a picture with a grid of env steps, and a text.
+
+    Args:
+        inner: SVG whose x coordinates are stretched to the width of the row.
+        beside: SVG that is not stretched.
+    """
+    behind = f'<span title="{escape(result)}">{escape(result)}</span>' if result else "<span></span>"
+    grid = "".join(f"M{x:.0f} -4V{height + 4}" for x in axis.at(axis.ticks()).tolist())
+    return (
+        f'<div class="ep-lane"><span title="{escape(clipped(agent, 200))}">{escape(clipped(agent, 24))}</span> '
+        f'<svg width="{WIDTH}" height="{height}" role="img" overflow="visible"><title>{escape(title)}</title>'
+        f'<svg class="ep-dots" width="100%" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        f'preserveAspectRatio="none" overflow="visible"><g fill="none"><path class="ep-ticks" stroke="#888" '
+        f'stroke-opacity=".25" d="{grid}"/>{inner}</g></svg>{beside}</svg>{behind}</div>'
+    )
+
+
+def _lane(agent: AgentID, line: Timeline, axis: _Steps, gap: float, scale: _Scale, most: int, result: str) -> str:
+    """Return the SVG timeline of one agent: observations, rewards, actions, and a mark for its ending or pending
+    action.
+
+    Args:
+        line: timeline of the agent.
+        gap: env steps at most this far apart are joined to one stripe.
+        scale: scale of the rewards of all agents.
+        most: most texts.
+        result: text behind the timeline.
+    """
+    height = round(scale.top + scale.height) + 9 + 6 * (scale.height < 0)
+    middle, bottom = height / 2, height - 3
+    mark = ""
+    if line.episode.ending.is_done:
+        place = 100 * (int(line.observation_times[-1]) - axis.begin) / axis.span
+        shape = ENDS[line.episode.ending]
+        end = f'<g transform="translate({BESIDE} {middle - 10:g})">{shape}</g>'
+        mark = f'<svg x="{place:.1f}%" overflow="visible">{end}</svg>'
+    elif line.phase == "waits":
+        ring = f'r="4" fill="none" stroke="{colour("rewards")}" stroke-width="2"'
+        mark = f'<circle class="ep-waits" cx="100%" cy="{middle:g}" transform="translate({BESIDE})" {ring}/>'
+    times, rewards = _rewarded(line)
+    words = f"{len(line.observation_times):,} observations (above), {len(line.action_times):,} actions (below), "
+    words += f"{line.phase}, {len(rewards):,} rewards other than 0"
+    words += (
+        f", from {number(np.nanmin(rewards))} to {number(np.nanmax(rewards))}" if (rewards == rewards).any() else ""
+    )
+    bars = _bars(times, rewards, axis, gap, scale) if scale.height > 0 else '<path class="ep-rewards" d=""/>'
+    seen, acted = (_stripes(clock, axis, gap) for clock in (line.observation_times, line.action_times))
+    inner = (
+        f'<path class="ep-observations" stroke-width="6" d="{_path(seen, 3)}" stroke="{colour("observations")}"/>{bars}'
+        f'<path class="ep-actions" stroke-width="6" d="{_path(acted, bottom)}" stroke="{colour("actions")}"/>'
+        f'<g pointer-events="all">{_labels(line, axis, most, height)}</g>'
+    )
+    return _row(agent, axis, height, words, inner, (scale.labels() if scale.height > 0 else "") + mark, result)
+
+
+def _rewarded(line: Timeline) -> tuple[np.ndarray, np.ndarray]:
+    """Return the env steps [k] of the agent's actions whose rewards are not 0, and the rewards [k]."""
+    rewards = np.asarray(line.episode.tracks.rewards.data, np.float64)
+    times = np.asarray(line.action_times)[: len(rewards)]
+    rewards = rewards[: len(times)]
+    return times[rewards != 0], rewards[rewards != 0]
+
+
+def _bars(times: np.ndarray, rewards: np.ndarray, axis: _Steps, gap: float, scale: _Scale) -> str:
+    """Return SVG with rewards [k] at env steps [k] as bars from a line at 0. Rewards of one stretch of `gap` env steps
+    are one bar, from the lowest to the highest. Those that are not finite are red.
+    """
+    zero = float(scale.heights(np.zeros(1))[0])
+    svg = f'<path class="ep-zero" stroke="#888" stroke-opacity=".6" d="M0 {zero:.1f}H{WIDTH}"/>'
+    is_finite = np.isfinite(rewards)
+    cells = np.floor((times - axis.begin) / max(gap, 1))
+    middles = cells * max(gap, 1) + axis.begin + (max(gap, 1) - 1) / 2
+    firsts = np.flatnonzero(np.diff(cells[is_finite], prepend=-1))
+    path = ""
+    if len(firsts):
+        numbers = rewards[is_finite]
+        ends = [
+            np.maximum(np.maximum.reduceat(numbers, firsts), 0),
+            np.minimum(np.minimum.reduceat(numbers, firsts), 0),
+        ]
+        tops, bottoms = (scale.heights(each).tolist() for each in ends)
+        xs = axis.at(middles[is_finite][firsts]).tolist()
+        path = "".join(f"M{x:.0f} {top:.1f}V{low:.1f}" for x, top, low in zip(xs, tops, bottoms, strict=True))
+    svg += f'<path class="ep-rewards" stroke-width="4" d="{path}" stroke="{colour("rewards")}"/>'
+    odd = np.unique(middles[~is_finite])
+    if len(odd):
+        ticks = "".join(f"M{x:.0f} {scale.top}v{scale.height}" for x in axis.at(odd).tolist())
+        svg += f'<path class="ep-odd" stroke-width="2" d="{ticks}" stroke="{DEFECT}"/>'
+    return svg
+
+
+def _labels(line: Timeline, axis: _Steps, most: int, height: int) -> str:
+    """Return SVG without colour that shows a text where the pointer is: env step, action and reward."""
+    observed, acted = (np.asarray(clock, np.int64) for clock in (line.observation_times, line.action_times))
+    steps = np.union1d(observed, acted)
+    every = 1 if len(steps) <= most else -(-(axis.span + 1) // most)
+    cells = np.unique((steps - axis.begin) // every)
+    xs = axis.at(axis.begin + cells * every + (every - 1) / 2)
+    reach = max(WIDEST_LABEL, WIDTH * every / axis.span) / 2
+    edges = (xs[1:] + xs[:-1]) / 2
+    lefts = np.maximum(np.append(-np.inf, edges), xs - reach)
+    rights = np.minimum(np.append(edges, np.inf), xs + reach)
+    rewards = np.asarray(line.episode.tracks.rewards.data, np.float64)
+    svg = ""
+    for cell, left, right in zip(cells.tolist(), lefts.tolist(), rights.tolist(), strict=True):
+        begin = axis.begin + cell * every
+        seen, done = (slice(*np.searchsorted(clock, (begin, begin + every)).tolist()) for clock in (observed, acted))
+        numbers = rewards[done]
+        if every == 1:
+            words = f"env step {begin:,}: " + ", ".join(
+                [*["observes"] * (seen.stop > seen.start), *_act(line, done, numbers)]
+            )
+        else:
+            words = f"env steps {begin:,} to {min(begin + every - 1, axis.end):,}: "
+            words += f"{counted(seen.stop - seen.start, 'observation')}, {counted(done.stop - done.start, 'action')}"
+            if len(numbers):
+                low, high, total = (number(each) for each in (numbers.min(), numbers.max(), numbers.sum()))
+                words += f", rewards {low} to {high}, sum {total}"
+        svg += f'<path d="M{left:.0f} 0H{right:.0f}V{height}H{left:.0f}z"><title>{escape(words)}</title></path>'
+    return svg
+
+
+def _act(line: Timeline, done: slice, rewards: np.ndarray) -> list[str]:
+    """Return texts about the action of an agent at one env step, none if it did not act.
+
+    Args:
+        done: the place of the action among those of the agent.
+        rewards: its reward [1], or none while it waits for an observation.
+    """
+    if done.start == done.stop:
+        return []
+    if not len(rewards):
+        return ["acts", "waits for an observation"]
+    action = line.episode.tracks.actions.data
+    value: Any = action[done.start] if isinstance(action, list | np.ndarray) else None
+    is_number = isinstance(value, int | float | np.number | np.bool_ | np.ndarray) and np.ndim(value) == 0
+    is_number = is_number and np.asarray(value).dtype.kind in "biuf"
+    return [f"action {number(float(np.asarray(value)))}" if is_number else "acts", f"reward {number(rewards[0])}"]
+
+
+def _track(agent: AgentID, line: Timeline, series: Series, axis: _Steps, scale: _Scale, most: int) -> str:
+    """Return the row of one agent's track, with a line through its numbers, or dots of choices and missing items."""
+    clock = np.asarray(line.observation_times if series.more else line.action_times)
+    is_dots = series.is_choice or bool(series.counts.missing)
+    if is_dots:
+        at, numbers = np.arange(len(series.finite)), series.finite[:, 0].astype(np.float64)
+    else:
+        at, numbers = series.cells(len(series.items) if len(series.items) <= most else most // 2).line(0)
+    xs, ys = axis.at(clock[series.items[at]]), scale.heights(np.asarray(numbers, np.float64))
+    if is_dots and len(xs) > most:  # close dots are drawn as one
+        width = WIDTH / most
+        places = np.unique(np.stack([xs // width * width, ys], 1), axis=0)
+        places = places[:: -(-len(places) // (2 * most))]
+        xs, ys = places.T
+    is_drawn = ~np.isnan(ys)
+    path, before = "", False
+    for x, y, is_there in zip(np.rint(xs).tolist(), ys.tolist(), is_drawn.tolist(), strict=True):
+        path += f"{'L' if before else 'M'}{x:.0f} {y:.0f}{'h0' if is_dots else ''}" if is_there else ""
+        before = is_there and not is_dots
+    low, mean, high = map(number, series.range)
+    words = (
+        f"{series.label} of {clipped(agent, 40)}: min {low}, {'' if series.is_choice else f'mean {mean}, '}max {high}"
+    )
+    width = 'stroke-width="4" stroke-linecap="round"' if is_dots else 'stroke-width="1.5" stroke-linecap="round"'
+    inner = f'<g class="ep-{series.hue}" stroke="{colour(series.hue)}" {width}><path d="{path}"/></g>'
+    return _row(agent, axis, TRACK_HEIGHT, words, inner, scale.labels(), "")
+
+
+def _stripes(clock: ArrayLike, axis: _Steps, gap: float) -> np.ndarray:
+    """Join env steps that are at most `gap` apart to stripes. Return their left and right x coordinates, [k, 2]."""
+    steps = np.asarray(clock, np.float64)
+    starts = np.flatnonzero(np.diff(steps, prepend=-np.inf) > gap)
+    ends = np.append(starts[1:], len(steps))[: len(starts)] - 1
+    return axis.at(np.stack([steps[starts], steps[ends]], 1)) + np.array([-1.5, 1.5])
+
+
+def _path(stripes: np.ndarray, y: int) -> str:
+    return "".join(f"M{start:.0f} {y}H{end:.0f}" for start, end in stripes.tolist())

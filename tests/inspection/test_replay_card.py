@@ -1,0 +1,240 @@
+"""Cards of replay buffers: the table, the endings and the counts equal those of a slow reference."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from episodes import MultiAgentEpisode, SingleAgentEpisode
+from episodes.inspect import formatting
+from episodes.inspect.cards.card import Card
+from episodes.inspect.cards.replay import StoredEpisodes, multi_agent_replay_card, replay_card
+from episodes.replay import (
+    EpisodeReplayBuffer,
+    MultiAgentEpisodeReplayBuffer,
+    PrioritizedEpisodeReplayBuffer,
+    SamplesPerInsert,
+)
+
+CLASSES = [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer]
+
+
+class Step(NamedTuple):
+    """Step of the reference."""
+
+    id_: str
+    t: int
+    reward: float
+    version: int
+
+
+class Reference:
+    """Plain list of the newest steps, and the ending of each episode."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.steps: list[Step] = []
+        self.endings: dict[str, str] = {}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return id, steps, time, return, ending, age and versions of each stored episode, the oldest one first."""
+        stored = self.steps[-self.capacity :]
+        rows = []
+        for id_ in dict.fromkeys(step.id_ for step in stored):
+            own = [step for step in stored if step.id_ == id_]
+            row = {"id": id_, "length": len(own), "start": own[0].t, "return": sum(step.reward for step in own)}
+            age = len(stored) - next(i for i, step in enumerate(stored) if step.id_ == id_)
+            versions = [step.version for step in own]
+            rows.append(row | {"ending": self.endings[id_], "age": age, "versions": versions})
+        return rows
+
+
+@st.composite
+def additions(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Draw chunks of up to four episodes, in turns, with endings and policy versions."""
+    times, chunks, number = [0] * 4, [], [0] * 4
+    for _ in range(draw(st.integers(1, 20))):
+        i, length = draw(st.integers(0, 3)), draw(st.integers(1, 6))
+        ending = draw(st.sampled_from(["cut", "cut", "terminated", "truncated", "terminated and truncated"]))
+        version = draw(st.sampled_from([None, 0, 3, 8]))
+        chunk = {"id": f"e{i}.{number[i]}", "t": times[i], "length": length, "ending": ending, "version": version}
+        chunks.append(chunk)
+        times[i] += length
+        if ending != "cut":
+            times[i], number[i] = 0, number[i] + 1
+    return chunks
+
+
+def fill(buffer: Any, reference: Reference, chunks: list[dict[str, Any]]) -> None:
+    """Add chunks to a buffer and to its reference."""
+    for chunk in chunks:
+        t, length = chunk["t"], chunk["length"]
+        rewards = np.sin(np.arange(t, t + length) + len(reference.steps))
+        buffer.add(
+            SingleAgentEpisode.from_arrays(
+                np.arange(t, t + length + 1.0),
+                np.zeros(length, np.int64),
+                rewards,
+                id_=chunk["id"],
+                t_started=t,
+                terminated="terminated" in chunk["ending"],
+                truncated="truncated" in chunk["ending"],
+                policy_versions=chunk["version"],
+            )
+        )
+        version = -1 if chunk["version"] is None else chunk["version"]
+        reference.steps += [Step(chunk["id"], t + k, float(r), version) for k, r in enumerate(rewards)]
+        reference.endings[chunk["id"]] = chunk["ending"]
+
+
+def fact(card: Card, name: str) -> str | None:
+    """Return the value of a fact of a card, or None."""
+    return next((each.whole or each.value for each in card.facts if each.name == name), None)
+
+
+def cells(card: Card, column: str) -> list[str]:
+    """Return the cells of a column of a card's table, without markup and without the row that stands for others."""
+    assert card.table is not None
+    index = list(card.table.columns).index(column)
+    return [re.sub("<[^>]+>", "", str(row[index])) for row in card.table.rows if row[0] != "⋮"]
+
+
+def span(versions: list[int]) -> str:
+    """Return versions as the table has them."""
+    found = [version for version in versions if version >= 0]
+    if not found:
+        return "unknown"
+    text = str(found[0]) if min(found) == max(found) else f"{min(found)} … {max(found)}"
+    return text + (" and unknown" if len(found) < len(versions) else "")
+
+
+@settings(max_examples=60, deadline=None)
+@given(chunks=additions(), capacity=st.sampled_from([7, 13, 30, 200]), make=st.sampled_from(CLASSES))
+def test_the_card_equals_a_reference_of_the_stored_steps(chunks: Any, capacity: int, make: Any) -> None:
+    buffer, reference = make(capacity, seed=0), Reference(capacity)
+    fill(buffer, reference, chunks)
+    expected, card = reference.rows(), replay_card(buffer)
+    stored = StoredEpisodes(buffer)
+    assert stored.ids == [row["id"] for row in expected]
+    assert stored.lengths.tolist() == [row["length"] for row in expected]
+    assert stored.lengths.sum() == len(buffer)
+    assert stored.starts.tolist() == [row["start"] for row in expected]
+    assert stored.ages.tolist() == [row["age"] for row in expected]
+    assert stored.returns == pytest.approx([row["return"] for row in expected])
+
+    listed = [expected[int(place)] for place in cells(card, "")]
+    assert cells(card, "id") == [row["id"] for row in listed]
+    whole = (f" of {row['start'] + row['length']}" if row["start"] else "" for row in listed)
+    assert cells(card, "stored steps") == [f"{row['length']}{of}" for row, of in zip(listed, whole, strict=True)]
+    returns = [float(text) for text in cells(card, "return of stored steps")]
+    assert returns == pytest.approx([row["return"] for row in listed], rel=1e-3, abs=1e-3)
+    assert cells(card, "ending") == [row["ending"] for row in listed]
+    assert cells(card, "age") == [str(row["age"]) for row in listed]
+    versions = [version for row in expected for version in row["versions"]]
+    assert card.table is not None
+    assert ("policy version" in card.table.columns) == (max(versions) >= 0)
+    if max(versions) >= 0:
+        assert cells(card, "policy version") == [span(row["versions"]) for row in listed]
+
+    kinds = [row["ending"].split()[0] for row in expected]
+    endings = next(re.sub("<[^>]+>", "", row.picture) for row in card.rows if row.label == "endings")
+    assert {word: int(n) for n, word in re.findall(r"([\d,]+) (\w+)", endings)} == {k: kinds.count(k) for k in kinds}
+    for kind in set(kinds):
+        assert f"{kinds.count(kind)} {kind}" in re.sub("<[^>]+>", "", str(card.chart))
+    parts = sum(row["start"] > 0 for row in expected)
+    text = f"{formatting.counted(parts, 'episode')} without the first steps"
+    assert fact(card, "stored in part") == (text if parts else None)
+    oldest = f"added {formatting.counted(len(buffer), 'step')} ago, t={expected[0]['start']} of episode"
+    assert fact(card, "oldest stored step") == f"{oldest} {expected[0]['id']}"
+
+
+@pytest.mark.parametrize("make", CLASSES)
+@pytest.mark.parametrize("steps", [0, 1, 10, 25])
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_cards_of_empty_full_wrapped_and_mapped_buffers(make: Any, steps: int, on_disk: bool, tmp_path: Path) -> None:
+    buffer = make(10, seed=0, path=tmp_path / "ring" if on_disk else None, limit=SamplesPerInsert(2, min_size=3))
+    for n in range(steps // 5 if steps >= 5 else steps):
+        length = 5 if steps >= 5 else 1
+        buffer.add(
+            SingleAgentEpisode.from_arrays(np.zeros((length + 1, 2)), np.zeros(length), np.ones(length), id_=f"e{n}")
+        )
+    card = replay_card(buffer)
+    evicted = f", {steps - 10} of them evicted" if steps > 10 else ""
+    assert fact(card, "added") == formatting.counted(steps, "step") + evicted
+    assert fact(card, "sampled") == "never"
+    assert fact(card, "limit") == "2 samples per added step, once 3 steps are stored"
+    assert (fact(card, "files") is not None) == on_disk
+    assert (card.table is None) == (steps == 0)
+    assert (fact(card, "memory") is None) == (steps == 0)
+    assert f"{min(steps, 10)} of 10 steps" in str(card.chart)
+    if steps:
+        buffer.sample(3 * steps)
+        assert fact(replay_card(buffer), "sampled") == f"{3 * steps} steps (3 per added step)"
+    assert "<details" in buffer._repr_html_()
+    buffer.close()
+    assert replay_card(buffer).headline == ["closed"]
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=12, max_size=12), st.sampled_from([0.0, 0.5, 1.0]))
+def test_the_mean_priority_of_an_episode_is_that_of_its_steps(priorities: list[float], alpha: float) -> None:
+    buffer = PrioritizedEpisodeReplayBuffer(12, alpha=alpha, beta=0.5, seed=0)
+    for n in range(5):  # the first one is evicted
+        buffer.add(SingleAgentEpisode.from_arrays(np.zeros(4), np.zeros(3), np.arange(n, n + 3.0), id_=f"e{n}"))
+    buffer.update_priorities(np.arange(3, 15), np.array(priorities))
+    shares = np.array(priorities).reshape(4, 3) ** alpha
+    card = replay_card(buffer)
+    assert [float(text) for text in cells(card, "mean priority")] == pytest.approx(shares.mean(1), rel=1e-3)
+    marks = cells(card, "of all")
+    found = [i for i, mark in enumerate(marks) if "highest priority" in mark]
+    assert all(shares.mean(1)[i] == pytest.approx(shares.mean(1).max()) for i in found)
+    assert len(found) == 1 or shares.mean(1) == pytest.approx(np.full(4, shares.mean()))
+    weights = fact(card, "importance weights")
+    low = (shares.max() / shares.min()) ** -0.5
+    assert weights is not None
+    assert weights == "all 1" if low == 1 else float(weights.split(" … ")[0]) == pytest.approx(low, rel=1e-3)
+
+
+def test_priorities_of_sequences_are_those_of_steps_where_a_sequence_begins() -> None:
+    buffer = PrioritizedEpisodeReplayBuffer(100, unit="sequence", period=4, seed=0)
+    buffer.add(SingleAgentEpisode.from_arrays(np.zeros(11), np.zeros(10), np.zeros(10), id_="e"))
+    buffer.add(SingleAgentEpisode.from_arrays(np.zeros(3), np.zeros(2), np.zeros(2), id_="late", t_started=5))
+    card = replay_card(buffer)
+    assert cells(card, "mean priority") == ["1", "none"]
+    assert next(row.meta for row in card.rows if row.label == "priority").startswith("[3]")
+    assert fact(card, "period") == "4"
+
+
+def test_the_card_has_extra_model_outputs_and_explains_the_memory() -> None:
+    buffer = PrioritizedEpisodeReplayBuffer(1000)
+    outputs = {"vf_preds": np.zeros(5, np.float32)}
+    buffer.add(SingleAgentEpisode.from_arrays(np.zeros((6, 8)), np.zeros(5), np.zeros(5), extra_model_outputs=outputs))
+    card = replay_card(buffer)
+    assert "vf_preds" in [row.label for row in card.rows]
+    memory = fact(card, "memory") or ""
+    parts = [float(n) * {"kB": 1e3, "B": 1}[unit] for n, unit in re.findall(r"([\d.]+) (k?B)", memory)]
+    assert len(parts) == 3
+    assert sum(parts) == pytest.approx(buffer.nbytes, rel=0.02)
+    filled = 5 * (8 + 1 + 1) * 8 + 5 * 4
+    assert fact(card, "allocated for") == f"1,000 steps, {filled} B of it in the tracks of stored steps"
+
+
+def test_the_card_of_many_modules_names_those_that_it_leaves_out() -> None:
+    buffer = MultiAgentEpisodeReplayBuffer(100, seed=0)
+    agents = [f"agent_{n}" for n in range(6)]
+    game = MultiAgentEpisode("g", agent_to_module_mapping_fn=lambda agent, _: f"module_{agent[-1]}")
+    game.add_env_reset(observations=dict.fromkeys(agents, 0.0))
+    for _ in range(3):
+        game.add_env_step(*(dict.fromkeys(agents, value) for value in (0.0, 1, 1.0)))
+    buffer.add(game)
+    card = multi_agent_replay_card(buffer)
+    assert [part.name for part in card.parts] == [f"module_{n}" for n in range(4)]
+    assert list(card.notes) == ["and 2 more modules: module_4, module_5"]
+    assert [cells(part, "agent") for part in card.parts] == [[agent] for agent in agents[:4]]
+    assert fact(card, "added") == "3 env steps"
+    assert fact(card, "sampled") == "never"
