@@ -290,7 +290,8 @@ def _labels(line: Timeline, axis: _Steps, most: int, height: int) -> str:
             words = f"env steps {begin:,} to {min(begin + every - 1, axis.end):,}: "
             words += f"{counted(seen.stop - seen.start, 'observation')}, {counted(done.stop - done.start, 'action')}"
             if len(numbers):
-                low, high, total = (number(each) for each in (numbers.min(), numbers.max(), numbers.sum()))
+                with np.errstate(over="ignore", invalid="ignore"):
+                    low, high, total = (number(each) for each in (numbers.min(), numbers.max(), numbers.sum()))
                 words += f", rewards {low} to {high}, sum {total}"
         svg += f'<path d="M{left:.0f} 0H{right:.0f}V{height}H{left:.0f}z"><title>{escape(words)}</title></path>'
     return svg
