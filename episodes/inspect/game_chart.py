@@ -136,7 +136,8 @@ def shared_tracks(tracks: Sequence[tuple[Any, Timeline, Iterable[Series]]], begi
     Returns:
         The SVG, or None if no such track has different numbers.
     """
-    axis, found = _Steps(begin, end), {}
+    axis = _Steps(begin, end)
+    found: dict[str, list[tuple[Any, Timeline, Series]]] = {}
     for agent, line, all_series in tracks:
         for series in all_series:
             is_single = series.is_numeric and not series.is_image and series.sampled_values.shape[1] == 1
@@ -154,8 +155,11 @@ def shared_tracks(tracks: Sequence[tuple[Any, Timeline, Iterable[Series]]], begi
     for label in labels:
         scale = _Scale(*ranges[label], 4, TRACK_HEIGHT - 8)
         name = f'<div class="ep-label ep-{found[label][0][2].hue}">{escape(clipped(label, 40))}</div>'
+        is_dots = any(series.is_choice or series.counts.missing for *_, series in found[label])
         most = max(MOST_POINTS // num_rows, 24)
-        groups += name + "".join(_track(agent, line, each, axis, scale, most) for agent, line, each in found[label])
+        groups += name + "".join(
+            _track(agent, line, series, axis, scale, most, is_dots) for agent, line, series in found[label]
+        )
     return Markup(f'<div class="ep-lanes">{groups}{_axis(axis)}</div>') if groups else None
 
 
@@ -286,7 +290,8 @@ def _labels(line: Timeline, axis: _Steps, most: int, height: int) -> str:
             words = f"env steps {begin:,} to {min(begin + every - 1, axis.end):,}: "
             words += f"{counted(seen.stop - seen.start, 'observation')}, {counted(done.stop - done.start, 'action')}"
             if len(numbers):
-                low, high, total = (number(each) for each in (numbers.min(), numbers.max(), numbers.sum()))
+                with np.errstate(over="ignore", invalid="ignore"):
+                    low, high, total = (number(each) for each in (numbers.min(), numbers.max(), numbers.sum()))
                 words += f", rewards {low} to {high}, sum {total}"
         svg += f'<path d="M{left:.0f} 0H{right:.0f}V{height}H{left:.0f}z"><title>{escape(words)}</title></path>'
     return svg
@@ -305,15 +310,16 @@ def _act(line: Timeline, done: slice, rewards: np.ndarray) -> list[str]:
         return ["acts", "waits for an observation"]
     action = line.episode.tracks.actions.data
     value: Any = action[done.start] if isinstance(action, list | np.ndarray) else None
-    is_number = isinstance(value, int | float | np.number | np.bool_ | np.ndarray) and np.ndim(value) == 0
-    is_number = is_number and np.asarray(value).dtype.kind in "biuf"
-    return [f"action {number(float(np.asarray(value)))}" if is_number else "acts", f"reward {number(rewards[0])}"]
+    is_single = isinstance(value, int | float) or (isinstance(value, np.ndarray | np.generic) and value.ndim == 0)
+    is_number = is_single and np.asarray(value).dtype.kind in "biuf"
+    return [f"action {number(float(value))}" if is_number else "acts", f"reward {number(rewards[0])}"]
 
 
-def _track(agent: AgentID, line: Timeline, series: Series, axis: _Steps, scale: _Scale, most: int) -> str:
-    """Return the row of one agent's track, with a line through its numbers, or dots of choices and missing items."""
+def _track(
+    agent: AgentID, line: Timeline, series: Series, axis: _Steps, scale: _Scale, most: int, is_dots: bool
+) -> str:
+    """Return the row of one agent's track, with a line through its numbers or a dot for each of them."""
     clock = np.asarray(line.observation_times if series.more else line.action_times)
-    is_dots = series.is_choice or bool(series.counts.missing)
     if is_dots:
         at, numbers = np.arange(len(series.finite)), series.finite[:, 0].astype(np.float64)
     else:

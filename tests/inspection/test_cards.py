@@ -33,6 +33,7 @@ from episodes.testing.strategies import multi_agent_histories
 from tests.command.running import output
 from tests.inspection.data import write
 from tests.inspection.test_drawings import conversation, strokes, walk
+from tests.inspection.test_extremes import pixels
 from tests.inspection.test_page import WITH_BROWSER, Tab, browser, tab
 
 __all__ = ["browser", "tab"]  # fixtures
@@ -196,6 +197,46 @@ def test_card_of_a_game_draws_shared_tracks_by_env_step_or_opens_the_first_agent
                 values = np.asarray(line.episode.get_actions())
                 high = max(each.episode.get_actions()[-1] for each in game.agents.timelines.values())
                 assert ys == pytest.approx(4 + 18 * (high - values) / high, abs=0.51)
+
+
+ACTIONS: dict[str, Any] = {"int": 1, "float": np.float32(0.5), "array": np.array(2), "dict": {"k": 1}, "text": "left"}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("steps", [0, 3, 300])
+def test_lanes_of_any_action_and_of_rewards_that_are_not_finite(action: str, steps: int) -> None:
+    game, odd = MultiAgentEpisode("g"), [0.0, np.nan, np.inf, -np.inf, 1e308, -1e308]
+    game.add_env_reset(observations={"<a>": 0.0, 7: 0.0})
+    for t in range(steps):
+        rewards = {"<a>": odd[t % 6], 7: odd[(t + 4) % 6]}
+        game.add_env_step({"<a>": odd[t % 6], 7: 0.0}, dict.fromkeys(rewards, ACTIONS[action]), rewards)
+    for _ in range(2):
+        chart = str(multi_agent_card(game).chart)
+        assert not [path for path in re.findall(r' d="([^"]*)"', chart) if re.search("nan|inf", path)]
+        assert "<a>" not in chart
+        assert ('class="ep-odd"' in chart) == (steps > 0)
+        if action in ("int", "float", "array") and steps == 3:
+            assert chart.count(f"action {formatting.number(float(ACTIONS[action]))}, reward") == 2 * steps
+        game.to_numpy()
+
+
+@pytest.mark.parametrize(
+    ("space", "is_common"),
+    [
+        (None, True),
+        (spaces.MultiDiscrete([4] * 9), True),
+        (spaces.Box(0, 3, (9,), np.int8), True),
+        (spaces.MultiDiscrete([4] * 8 + [5]), False),
+        (spaces.Box(0, np.arange(3, 12), (9,), np.int64), False),
+    ],
+)
+def test_rows_of_colours_of_numbers_with_one_range_have_one_scale(space: Any, is_common: bool) -> None:
+    values = np.zeros((3, 9), int)
+    values[:, 0], values[0, 1] = (0, 1, 3), 1
+    series = Series("hand", "observations", values, 3, more=1, space=space)
+    picture = pixels(sparklines.heat(series, Axis(2), 100))
+    assert (picture[1].max() == picture[0].max()) is not is_common
+    assert ("colour: 0 (pale) to 3 (strong)" in sparklines.rows_note(series, Axis(2))) == is_common
 
 
 def test_return_of_a_game_names_its_summands_if_it_is_not_that_of_the_agents_steps() -> None:

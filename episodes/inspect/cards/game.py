@@ -74,7 +74,7 @@ def multi_agent_card(episode: MultiAgentEpisode) -> Card:
 def _shared_tracks(lines: Sequence[tuple[Any, Timeline]], begin: int, end: int) -> Markup | None:
     """Return a chart of the tracks that agents share, or None if no track has one number for each step."""
     tracks = [
-        (agent, line, with_spaces(of_tracks(line.episode.tracks), facts.observation_space, facts.action_space))
+        (agent, line, list(with_spaces(of_tracks(line.episode.tracks), facts.observation_space, facts.action_space)))
         for agent, line in lines
         for facts in [line.episode.facts]
     ]
