@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 
 from episodes.inspect.colours import ENDINGS, colour
 from episodes.inspect.formatting import clipped, counted, number
+from episodes.inspect.scales import Scale
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -63,9 +64,9 @@ def _chart(
     if not len(finite):
         return None
     low, high = float(finite.min()), float(finite.max())
-    masks = {"terminated": terminated, "truncated": truncated & ~terminated, "cut": ~(terminated | truncated)}
+    masks = _masks(terminated, truncated)
     if low == high:
-        return _equal(len(values), len(finite), low, what, _endings(masks))
+        return _equal(len(values), len(finite), low, what, _endings_text(masks))
     is_dense = len(values) > MOST_DOTS
     if is_dense:
         paths = _spread(values, masks, low, high)
@@ -123,7 +124,17 @@ def _tooltips(facts: Mapping[str, ArrayLike | None], noun: str, ids: Names | Non
     ]
 
 
-def _endings(masks: dict[str, np.ndarray]) -> str:
+def _masks(terminated: np.ndarray, truncated: np.ndarray) -> dict[str, np.ndarray]:
+    """Return which episodes have each kind of ending, bool [n] by its name. A terminated one counts as that alone."""
+    return {"terminated": terminated, "truncated": truncated & ~terminated, "cut": ~(terminated | truncated)}
+
+
+def endings(terminated: np.ndarray, truncated: np.ndarray) -> Markup:
+    """Return the number of episodes of each ending that there is, with its colour, as in the legend of a chart."""
+    return Markup(f'<div class="ep-legend ep-kinds">{_endings_text(_masks(terminated, truncated))}</div>')
+
+
+def _endings_text(masks: dict[str, np.ndarray]) -> str:
     """Return the number of episodes of each ending that there is, with its colour."""
     return " · ".join(
         f'<b class="ep-{ending}">■</b> {int(mask.sum()):,} {ending}' for ending, mask in masks.items() if mask.any()
@@ -137,7 +148,7 @@ def _legend(masks: dict[str, np.ndarray], noun: str, every: int, what: str) -> s
         every: number of neighbouring episodes of one cell.
     """
     num = len(masks["cut"])
-    endings = _endings(masks) if what == "return" else ""
+    endings = _endings_text(masks) if what == "return" else ""
     cells = f" · bands: range and quartiles, line: median of {every:,} {noun}s each" if every > 1 else ""
     return f"<span>{noun} 0</span><span>{endings}{cells}</span><span>{max(num - 1, 0):,}</span>"
 
@@ -199,7 +210,7 @@ def _box(left: float, right: float, top: float, bottom: float) -> str:
 
 def _heights(values: np.ndarray, low: float, high: float) -> np.ndarray:
     """Convert returns [k] between `low` and a higher `high` to y coordinates of the chart [k]."""
-    return 6 + (HEIGHT - ENDINGS_HEIGHT - 12) * ((high / 2 - values / 2) / (high / 2 - low / 2))
+    return Scale(low, high, 6, HEIGHT - ENDINGS_HEIGHT - 12).heights(values)
 
 
 def bar(part: float) -> Markup:

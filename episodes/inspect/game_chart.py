@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 
 from episodes.inspect.colours import DEFECT, colour
 from episodes.inspect.formatting import clipped, counted, number
+from episodes.inspect.scales import Scale, ticks
 from episodes.inspect.series import Series
 from episodes.inspect.timeline_bar import ENDS
 
@@ -50,35 +51,10 @@ class _Steps:
 
     def ticks(self) -> list[int]:
         """Return the first and the last env step, and round numbers between them."""
-        sizes = (size * 10**power for power in range(19) for size in (1, 2, 5))
-        every = next(size for size in sizes if self.span <= 5 * size)
         apart = 0.12 * self.span  # from the ends, so that the numbers do not overlap
-        first = -(-self.begin // every) * every
-        inner = [t for t in range(first, self.end, every) if self.begin + apart <= t <= self.end - apart]
+        low, high = self.begin + apart, self.end - apart
+        inner = [int(t) for t in ticks(self.begin, self.end) if t.is_integer() and low <= t <= high]
         return [self.begin, *inner, *[self.end] * (self.end > self.begin)]
-
-
-@dataclass(frozen=True)
-class _Scale:
-    """Scale from the numbers `low` to `high` to y coordinates from `top` to `top + height`."""
-
-    low: float
-    high: float
-    top: float
-    height: float
-
-    def heights(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the y coordinates [k] of numbers [k]. If all numbers are equal, they are in the middle."""
-        spread = self.high / 2 - self.low / 2
-        if not spread > 0:
-            return np.where(np.isnan(numbers), np.nan, self.top + self.height / 2)
-        return self.top + self.height * ((self.high / 2 - numbers / 2) / spread)
-
-    def labels(self) -> str:
-        """Return SVG with the two numbers at the ends of the scale, to the left of the picture."""
-        places = ((self.high, self.top + 7), (self.low, self.top + self.height + 1))
-        places = places if self.high > self.low else ((self.low, self.top + self.height / 2 + 4),)
-        return "".join(f'<text x="-6" y="{y:.0f}" text-anchor="end">{number(value)}</text>' for value, y in places)
 
 
 def timelines(
@@ -105,7 +81,7 @@ def timelines(
     gap = 0.0 if has_room else max(1.0, axis.span / max_steps)  # the same for all, which are compared
     rewards = np.concatenate([_rewarded(line)[1] for _, line in lines])
     finite = rewards[np.isfinite(rewards)]
-    scale = _Scale(
+    scale = Scale(
         float(finite.min(initial=0)), float(finite.max(initial=0)), REWARDS_TOP, REWARDS_HEIGHT if len(rewards) else -4
     )
     most = max(MOST_LABELS // len(lines) - len(lines) // 2, 4)
@@ -153,7 +129,7 @@ def shared_tracks(tracks: Sequence[tuple[Any, Timeline, Iterable[Series]]], begi
     num_rows = max(sum(len(found[label]) for label in labels), 1)
     groups = ""
     for label in labels:
-        scale = _Scale(*ranges[label], 4, TRACK_HEIGHT - 8)
+        scale = Scale(*ranges[label], 4, TRACK_HEIGHT - 8)
         name = f'<div class="ep-label ep-{found[label][0][2].hue}">{escape(clipped(label, 40))}</div>'
         is_dots = any(series.is_choice or series.counts.missing for *_, series in found[label])
         most = max(MOST_POINTS // num_rows, 24)
@@ -191,7 +167,7 @@ def _row(agent: AgentID, axis: _Steps, height: int, title: str, inner: str, besi
     )
 
 
-def _lane(agent: AgentID, line: Timeline, axis: _Steps, gap: float, scale: _Scale, most: int, result: str) -> str:
+def _lane(agent: AgentID, line: Timeline, axis: _Steps, gap: float, scale: Scale, most: int, result: str) -> str:
     """Return the SVG timeline of one agent: observations, rewards, actions, and a mark for its ending or pending
     action.
 
@@ -237,7 +213,7 @@ def _rewarded(line: Timeline) -> tuple[np.ndarray, np.ndarray]:
     return times[rewards != 0], rewards[rewards != 0]
 
 
-def _bars(times: np.ndarray, rewards: np.ndarray, axis: _Steps, gap: float, scale: _Scale) -> str:
+def _bars(times: np.ndarray, rewards: np.ndarray, axis: _Steps, gap: float, scale: Scale) -> str:
     """Return SVG with rewards [k] at env steps [k] as bars from a line at 0. Rewards of one stretch of `gap` env steps
     are one bar, from the lowest to the highest. Those that are not finite are red.
     """
@@ -315,9 +291,7 @@ def _act(line: Timeline, done: slice, rewards: np.ndarray) -> list[str]:
     return [f"action {number(float(value))}" if is_number else "acts", f"reward {number(rewards[0])}"]
 
 
-def _track(
-    agent: AgentID, line: Timeline, series: Series, axis: _Steps, scale: _Scale, most: int, is_dots: bool
-) -> str:
+def _track(agent: AgentID, line: Timeline, series: Series, axis: _Steps, scale: Scale, most: int, is_dots: bool) -> str:
     """Return the row of one agent's track, with a line through its numbers or a dot for each of them."""
     clock = np.asarray(line.observation_times if series.more else line.action_times)
     if is_dots:

@@ -82,8 +82,7 @@ class Schema:
         """Number of the episodes or games that were read, as text."""
         agents = f"{counted(self.num_agents, 'agent')} in " if self.num_agents else ""
         if self.num_read == self.num_episodes:
-            words = f"all {counted(self.num_episodes, self.noun)}" if self.num_read > 1 else f"1 {self.noun}"
-            return f"of {agents}{words}"
+            return f"of {agents}{'all ' * (self.num_read > 1)}{counted(self.num_episodes, self.noun)}"
         return f"of {agents}{self.num_read:,} of {counted(self.num_episodes, self.noun)}, evenly spaced"
 
 

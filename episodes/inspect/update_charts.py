@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from math import floor, isfinite, log10
+from math import isfinite
 
 import numpy as np
 from markupsafe import Markup, escape
 
 from episodes.inspect.formatting import counted, number
+from episodes.inspect.scales import ticks
 from episodes.inspect.update_measures import with_few_digits
 
 LEFT, RIGHT, TOP, BOTTOM = 40, 250, 8, 128  # of the plot in the chart
@@ -236,19 +237,6 @@ def _places(values: np.ndarray, low: float, high: float) -> list[float]:
     """Convert values [n] between `low` and `high` to x coordinates."""
     span = high / 2 - low / 2
     return (LEFT + (RIGHT - LEFT) * ((np.asarray(values, np.float64) / 2 - low / 2) / (span or 1.0))).tolist()
-
-
-def ticks(low: float, high: float, count: int = 4) -> list[float]:
-    """Return about `count` round numbers between `low` and `high`, in order.
-
-    >>> ticks(0, 100), ticks(-0.3, 1.2)
-    ([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0.0, 0.5, 1.0])
-    """
-    rough = (high / count - low / count) or 1.0
-    power = 10.0 ** floor(log10(rough))
-    step = next(power * n for n in (1, 2, 5, 10) if power * n >= rough * 0.8)
-    first, last = int(np.ceil(low / step - 1e-9)), int(np.floor(high / step + 1e-9))
-    return [n * step for n in range(first, last + 1)]
 
 
 def tick_texts(values: Sequence[float]) -> list[str]:

@@ -120,6 +120,16 @@ def condition(text: str) -> Callable[[Table], np.ndarray]:
     return picks
 
 
+class _Part(NamedTuple):
+    """Side of a comparison: its node, the words that it is written with, its value, and the type of that."""
+
+    node: ast.expr
+    words: str
+    value: Any
+    type: str
+    is_unknown: bool = False  # the name of no column, whose value is not known
+
+
 class _NamedColumns(NamedTuple):
     """Table of episodes, with the dict that maps names in a condition to the table's column names."""
 
@@ -132,9 +142,13 @@ class _NamedColumns(NamedTuple):
         text = ast.get_source_segment(self.source, node) or ast.unparse(node)
         return self.columns.get(text, text)
 
-    def knows(self, node: ast.expr) -> bool:
-        """Return False for the name of a column that the table does not have."""
-        return not isinstance(node, ast.Name) or self.columns.get(node.id, node.id) in self.table
+    def part(self, node: ast.expr) -> _Part:
+        """Evaluate a side of a comparison. The name of a column that the table does not have gets no value."""
+        words = self.words(node)
+        if isinstance(node, ast.Name) and self.columns.get(node.id, node.id) not in self.table:
+            return _Part(node, words, None, "", is_unknown=True)
+        value = _evaluate(node, self)
+        return _Part(node, words, value, _type_of(value))
 
     def column(self, name: str) -> np.ndarray:
         """Return the table column for a name in the condition. Raise `InvalidArgument` if the
@@ -207,43 +221,35 @@ def _numbers(node: ast.expr, table: _NamedColumns) -> Any:
     return value + 0 if kind == "flag" else value
 
 
-def _compared(left: ast.expr, op: ast.cmpop, right: ast.expr, table: _NamedColumns) -> Any:
+def _compared(left: _Part, op: ast.cmpop, right: _Part, table: _NamedColumns) -> Any:
     """Compare two parts of a condition.
 
     Raises:
         InvalidArgument: one of them is a text and the other one is not, or is no column. The message says what to
             write.
     """
-    sign = _SIGNS[type(op)]
+    sign, compare = _COMPARE[type(op)]
     for one, other in ((left, right), (right, left)):
-        if not table.knows(one) or _type_of(_evaluate(one, table)) != "text":
+        if one.type != "text" or not (other.is_unknown or other.type in ("number", "flag")):
             continue
-        text, word = table.words(one), table.words(other)
-        if table.knows(other):
-            kind = _type_of(_evaluate(other, table))
-            if kind not in ("number", "flag"):
-                continue
-            known = (
-                f"{sign} compares numbers with numbers, and texts with texts, but {text} is a text and {word} a {kind}"
-            )
+        if other.is_unknown:
+            known = f"unknown column {other.words!r}; the columns are {', '.join(table.table)}"
         else:
-            known = f"unknown column {word!r}; the columns are {', '.join(table.table)}"
-        sides = (text, repr(word)) if other is right else (repr(word), text)
-        is_word = re.fullmatch(r"[\w.]+", word) and not isinstance(one, ast.Constant)
+            known = f"{sign} compares numbers with numbers, and texts with texts, but {one.words} is a text and "
+            known += f"{other.words} a {other.type}"
+        sides = (one.words, repr(other.words)) if other is right else (repr(other.words), one.words)
+        is_word = re.fullmatch(r"[\w.]+", other.words) and not isinstance(one.node, ast.Constant)
         raise InvalidArgument(f"{known}; a text is in quotes: {f' {sign} '.join(sides)}" if is_word else known)
-    return _COMPARE[type(op)](_evaluate(left, table), _evaluate(right, table))
-
-
-_SIGNS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
+    return compare(*(_evaluate(part.node, table) if part.is_unknown else part.value for part in (left, right)))
 
 
 _COMPARE = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
+    ast.Lt: ("<", operator.lt),
+    ast.LtE: ("<=", operator.le),
+    ast.Gt: (">", operator.gt),
+    ast.GtE: (">=", operator.ge),
+    ast.Eq: ("==", operator.eq),
+    ast.NotEq: ("!=", operator.ne),
 }
 _COMBINE = {
     ast.Add: operator.add,
@@ -277,6 +283,7 @@ def _evaluate(node: ast.expr, table: _NamedColumns) -> Any:
         case ast.BinOp(left=left, right=right) if of:
             return of(_numbers(left, table), _numbers(right, table))
         case ast.Compare(left=left, ops=ops, comparators=others) if all(type(op) in _COMPARE for op in ops):
-            pairs = zip([left, *others], ops, others, strict=False)
+            parts = [table.part(part) for part in (left, *others)]
+            pairs = zip(parts, ops, parts[1:], strict=False)
             return reduce(np.logical_and, [_compared(a, op, b, table) for a, op, b in pairs])
     raise InvalidArgument(f"{ast.unparse(node)!r}: conditions have names, numbers, strings, comparisons, and, or, not")

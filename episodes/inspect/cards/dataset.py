@@ -68,9 +68,9 @@ def games_card(dataset: GameDataset, most: int = 1) -> Card:
     tracks = schema_card(dataset)
     spec = dataset.env_spec
     ended = table["return"], table["terminated"], table["truncated"]
-    kinds = dict(_kind(kind) for kind in dataset.kinds)
-    if len(dataset.kinds) > 1:
-        named = map(_kind, dataset.kinds)
+    named = [_kind(kind) for kind in dataset.kinds]
+    kinds = dict(named)
+    if len(named) > 1:
         kinds = {f"kind {n}": f"{agents}: {facts}" for n, (agents, facts) in enumerate(named)}
     parts = [replace(multi_agent_card(dataset[n]), is_open=n == 0) for n in range(min(len(dataset), most))]
     return Card(

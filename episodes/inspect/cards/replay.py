@@ -65,7 +65,7 @@ def _replay_card(buffer: EpisodeReplayBuffer, ring: LinkedRing, name: object) ->
     chart, table, stored = charts.filled(len(ring), buffer.capacity), None, {}
     if len(ring):
         contents, first = StoredEpisodes(buffer), buffer.num_added - len(ring)
-        tracks = _stored_tracks(buffer)
+        tracks = _stored_tracks(contents)
         series = [*tracks, *_policy_ages(contents), *_priorities(contents)]
         rows, notes = rows_of(series, None, where=lambda _, index: f"added step {first + index:,}")
         rows.append(_endings(contents))
@@ -73,7 +73,7 @@ def _replay_card(buffer: EpisodeReplayBuffer, ring: LinkedRing, name: object) ->
             facts = *contents.flags, "stored episode", brief_ids(contents.ids), contents.lengths
             chart += charts.returns(contents.returns, *facts) or Markup("")
         table = contents.table()
-        stored = contents.facts() | _memory(buffer, tracks)
+        stored = contents.facts() | _memory(contents, tracks)
     files = ring.allocator.files
     return Card(
         type(buffer).__name__,
@@ -114,11 +114,11 @@ def _counts(buffer: SampleCounts, noun: str) -> dict[str, str | None]:
     return {"added": added, "sampled": sampled, "limit": limit}
 
 
-def _memory(buffer: EpisodeReplayBuffer, tracks: Sequence[Series]) -> dict[str, str]:
+def _memory(stored: StoredEpisodes, tracks: Sequence[Series]) -> dict[str, str]:
     """Return facts about what the memory of a buffer is used for: it is allocated for all steps that the buffer can
     hold, and has more than the tracks.
     """
-    ring = buffer.flush_ring()
+    buffer, ring = stored.buffer, stored.ring
     observations = ring.observations.nbytes
     parts = {
         "observations": observations,
@@ -277,9 +277,7 @@ class StoredEpisodes:
         ]
         columns = ("", "id", "agent", "stored steps", "return of stored steps", "ending", "age")
         columns += ("policy version", "mean priority", "of all")
-        note = note_on_rows(num, MOST_EPISODES, "episode")
-        if note and marks:
-            note = f"{note.removesuffix(' are listed')}, the best and the worst are listed"
+        note = note_on_rows(num, MOST_EPISODES, "episode", marks)
         note = "; ".join(filter(None, (note, "age: steps added since the oldest stored step of the episode")))
         empty = dict.fromkeys(("agent", "return_of_stored_steps", "policy_version", "mean_priority", "of_all"), "")
         return without_columns(Table(columns, with_gap(rows, chosen), note, has_names=True), **empty)
@@ -312,36 +310,29 @@ def _span(low: int, high: int) -> str:
 def _endings(stored: StoredEpisodes) -> Row:
     """Return the row of the tracks of endings: the number of episodes with each of them."""
     terminated, truncated = stored.flags
-    counts = {"terminated": terminated, "truncated": truncated & ~terminated, "cut": ~(terminated | truncated)}
-    words = Markup(" ").join(
-        Markup('<span><b class="ep-{}">■</b> {:,} {}</span>').format(ending, int(mask.sum()), ending)
-        for ending, mask in counts.items()
-        if mask.any()
-    )
-    words = Markup('<div class="ep-legend ep-kinds">{}</div>').format(words)
-    note = "cut: without an ending so far" if counts["cut"].any() else ""
+    note = "" if (terminated | truncated).all() else "cut: without an ending so far"
     meta = f"of episodes · {' and '.join(FLAGS)} · {formatting.size(2 * len(stored.ring))}"
-    return Row("endings", "infos", meta, (), note, words)
+    return Row("endings", "infos", meta, (), note, charts.endings(terminated, truncated))
 
 
-def _stored_tracks(buffer: EpisodeReplayBuffer) -> list[Series]:
-    """Return columns of a replay buffer's steps for display: all steps, or evenly spaced ones of a large buffer.
+def _stored_tracks(stored: StoredEpisodes) -> list[Series]:
+    """Return columns of the stored steps for display: all steps, or evenly spaced ones of a large buffer.
 
     Endings are left out.
     """
-    ring, total = buffer.flush_ring(), len(buffer)
+    ring, total = stored.ring, len(stored.ring)
 
     def column(key: str, places: np.ndarray) -> dict[str, np.ndarray]:
         """Return the arrays of one column of the steps at `places`, by path. A ragged array is represented by its
         lengths.
         """
-        slots = (ring.tail + places) % buffer.capacity
+        slots = (ring.tail + places) % ring.capacity
         items = ring.observations.take(ring.links.row[slots]) if key == "obs" else ring.columns[key](slots)
         columns = nested.flatten({key: items})
         return {path: leaf.lengths if type(leaf) is Ragged else leaf for path, leaf in columns.items()}
 
     series = []
-    for key in ("obs", "actions", "rewards", *buffer.extra_model_outputs):
+    for key in ("obs", "actions", "rewards", *stored.buffer.extra_model_outputs):
         numbers = sum(leaf.size for leaf in column(key, np.zeros(1, np.int64)).values())
         is_whole = numbers * total <= MOST_STORED_NUMBERS
         places = np.arange(total) if is_whole else np.unique(np.linspace(0, total - 1, MOST_STEPS).astype(np.int64))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -52,10 +52,7 @@ def episodes_table(
         for i in chosen
     ]
     rows = with_gap(rows, chosen)
-    note = note_on_rows(len(lengths), listed, "episode" if agents is None else "game")
-    if note and extremes:
-        words = " and ".join(f"the {mark.split(' ')[0]}" for mark in sorted(extremes.values()))
-        note = f"{note.removesuffix(' are listed')}{', ' if len(extremes) > 1 else ' and '}{words} are listed"
+    note = note_on_rows(len(lengths), listed, "episode" if agents is None else "game", extremes)
     columns = ("", "id", "length", "return", "ending", "from t", *(() if agents is None else ("agents",)), "of all")
     return without_columns(Table(columns, rows, note, has_names=True), from_t="0", of_all="")
 
@@ -118,9 +115,18 @@ def with_gap(rows: Sequence[Sequence[str]], chosen: Sequence[int]) -> list[Seque
     return result
 
 
-def note_on_rows(num: int, most: int, noun: str) -> str:
-    """Return a note on the rows that `first_and_last` leaves out, or "" if it leaves none out."""
-    return "" if num <= most else f"{formatting.counted(num, noun)}; the first and the last {most // 2} are listed"
+def note_on_rows(num: int, most: int, noun: str, marks: Mapping[int, str] | None = None) -> str:
+    """Return a note on the rows that `first_and_last` leaves out, or "" if it leaves none out.
+
+    Args:
+        marks: words of rows that are listed too, such as "best (1 of 2)" or "worst, highest priority".
+    """
+    if num <= most:
+        return ""
+    words = {word.split(" (")[0] for mark in (marks or {}).values() for word in mark.split(", ")}
+    *others, last = f"the first and the last {most // 2}", *(f"the {word}" for word in sorted(words))
+    listed = f"{', '.join(others)} and {last}" if others else last
+    return f"{formatting.counted(num, noun)}; {listed} are listed"
 
 
 def without_columns(table: Table, **defaults: str) -> Table:

@@ -1,0 +1,46 @@
+"""Scales of charts: from numbers to coordinates, and round numbers for an axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import floor, log10
+
+import numpy as np
+
+from episodes.inspect.formatting import number
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Scale from the numbers `low` to `high` to y coordinates from `top` to `top + height`."""
+
+    low: float
+    high: float
+    top: float
+    height: float
+
+    def heights(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the y coordinates [k] of numbers [k]. If all numbers are equal, they are in the middle."""
+        spread = self.high / 2 - self.low / 2
+        if not spread > 0:
+            return np.where(np.isnan(numbers), np.nan, self.top + self.height / 2)
+        return self.top + self.height * ((self.high / 2 - numbers / 2) / spread)
+
+    def labels(self) -> str:
+        """Return SVG with the two numbers at the ends of the scale, to the left of the picture."""
+        places = ((self.high, self.top + 7), (self.low, self.top + self.height + 1))
+        places = places if self.high > self.low else ((self.low, self.top + self.height / 2 + 4),)
+        return "".join(f'<text x="-6" y="{y:.0f}" text-anchor="end">{number(value)}</text>' for value, y in places)
+
+
+def ticks(low: float, high: float, count: int = 4) -> list[float]:
+    """Return about `count` round numbers between `low` and `high`, in order.
+
+    >>> ticks(0, 100), ticks(-0.3, 1.2)
+    ([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0.0, 0.5, 1.0])
+    """
+    rough = (high / count - low / count) or 1.0
+    power = 10.0 ** floor(log10(rough))
+    step = next(power * n for n in (1, 2, 5, 10) if power * n >= rough * 0.8)
+    first, last = int(np.ceil(low / step - 1e-9)), int(np.floor(high / step + 1e-9))
+    return [n * step for n in range(first, last + 1)]
