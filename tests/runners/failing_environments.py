@@ -42,15 +42,15 @@ def crashes(note: Path) -> None:
 
 
 def hangs(note: Path) -> None:
-    """Wait for ever, after the clock of `telling_time` was told."""
+    """Wait for ever, after the clock of this process was told."""
     with note.open("a") as file:
-        file.write("x")
+        file.write(f"{os.getpid()}\n")
     signal.pause()
 
 
 def stops(note: Path) -> None:
     with note.open("a") as file:
-        file.write("x")
+        file.write(f"{os.getpid()}\n")
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -73,7 +73,7 @@ class Faulty(gym.Env):
     Args:
         fault: how it fails.
         at: step at which it fails in its second episode; 0 is the reset.
-        note: file that it writes when it begins to hang.
+        note: file to which it adds the number of its process when it begins to hang.
         always: fail in each first episode instead, whatever the seed.
     """
 

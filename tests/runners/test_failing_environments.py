@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from gymnasium.vector import AsyncVectorEnv
 
 from episode_learners import MLPPolicy
 from episode_runners import SingleAgentEnvRunner, async_envs, env_process, evaluate, make_vector_env
+from episode_runners.env_process import EnvProcess
 from episode_runners.restarts import MAX_FAILURES
 from episodes.errors import EnvironmentLost, InvalidArgument, TrackMismatch, WrongType
 from episodes.replay import EpisodeReplayBuffer
@@ -51,7 +53,13 @@ def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """File of hanging environments. The clock stands still but for them: nothing depends on how busy the machine is."""
     path = tmp_path / "hanging"
     path.touch()
-    monkeypatch.setattr(env_process, "monotonic", lambda: 2 * TIMEOUT_S * path.stat().st_size)
+
+    def clock() -> float:
+        caller = sys._getframe(1).f_locals.get("self")
+        hangs = isinstance(caller, EnvProcess) and str(caller.process.pid) in path.read_text().splitlines()
+        return 2 * TIMEOUT_S * hangs
+
+    monkeypatch.setattr(env_process, "monotonic", clock)
     monkeypatch.setattr(env_process, "_LOOK_S", 0.02)
     return path
 
