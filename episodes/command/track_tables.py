@@ -95,12 +95,14 @@ def summarized(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
     """
     import numpy as np
 
+    from episodes.inspect.series import mean_of
+
     facts = {}
     for name, values in arrays.items():
         numbers = np.asarray(values, np.float64)
         numbers = numbers[np.isfinite(numbers)]
         with np.errstate(over="ignore", invalid="ignore"):
-            found = [numbers.min(), numbers.mean(), numbers.max(), numbers.std()] if len(numbers) else [None] * 4
+            found = [numbers.min(), mean_of(numbers), numbers.max(), numbers.std()] if len(numbers) else [None] * 4
         measures = [None if each is None else finite(float(each)) for each in found]
         facts[name] = dict(zip(MEASURES, measures, strict=True)) | {"count": len(values), "finite": len(numbers)}
     return facts

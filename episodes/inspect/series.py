@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import nan
+from math import nan, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -139,7 +139,7 @@ class Series:
     def sampled_values(self) -> np.ndarray:
         """Values from which statistics are computed, [m, d]: d numbers of every item, or of a sample of items."""
         rows = self.array[:: self._stride]
-        return rows.reshape(len(rows), -1)
+        return rows.reshape(len(rows), prod(rows.shape[1:]))
 
     @cached_property
     def items(self) -> np.ndarray:
@@ -189,7 +189,7 @@ class Series:
         """Lowest, mean and highest finite value of each of the d numbers of an item, [3, d]."""
         numbers = np.ascontiguousarray(self.finite.T)
         if not any(self.counts):
-            return np.stack([numbers.min(1), _mean(numbers, 1), numbers.max(1)])
+            return np.stack([numbers.min(1), mean_of(numbers, 1), numbers.max(1)])
         is_finite = ~np.isnan(numbers)
         count = is_finite.sum(1)
         mean = np.where(is_finite, numbers / np.maximum(count, 1)[:, None], 0).sum(1, dtype=np.float64)
@@ -202,7 +202,9 @@ class Series:
         if self.is_image:  # not pixel by pixel
             numbers = self.finite[~np.isnan(self.finite)] if any(self.counts) else self.finite
             return (
-                (float(numbers.min()), float(_mean(numbers)), float(numbers.max())) if numbers.size else (nan, nan, nan)
+                (float(numbers.min()), float(mean_of(numbers)), float(numbers.max()))
+                if numbers.size
+                else (nan, nan, nan)
             )
         low, mean, high = self.ranges
         if any(self.counts):
@@ -210,7 +212,7 @@ class Series:
             low, mean, high = low[has_any], mean[has_any], high[has_any]
         if not len(mean):
             return nan, nan, nan
-        return float(low.min()), float(_mean(mean)), float(high.max())
+        return float(low.min()), float(mean_of(mean)), float(high.max())
 
     @cached_property
     def is_band(self) -> bool:
@@ -382,7 +384,7 @@ def space_text(space: Any) -> str:
     return text if len(text) <= MOST_OF_SPACE else f"{text[: MOST_OF_SPACE - 1]}…"
 
 
-def _mean(numbers: np.ndarray, axis: int | None = None) -> Any:
+def mean_of(numbers: np.ndarray, axis: int | None = None) -> Any:
     """Return the mean along an axis, even if the sum would overflow float64."""
     with np.errstate(over="ignore", invalid="ignore"):
         mean = numbers.mean(axis, dtype=np.float64)

@@ -113,7 +113,8 @@ def condition(text: str) -> Callable[[Table], np.ndarray]:
         num = len(next(iter(table.values())))
         try:
             named = _NamedColumns(table, columns, source)
-            return np.broadcast_to(np.asarray(_flags(body, named), bool), num).copy()
+            with np.errstate(all="ignore"):  # numbers of a column divided by 0 are infinite or NaN
+                return np.broadcast_to(np.asarray(_flags(body, named), bool), num).copy()
         except (TypeError, ArithmeticError) as error:  # of words and numbers, of None
             raise InvalidArgument(f"the condition {text!r} cannot be applied to these episodes: {error}") from None
 
@@ -140,7 +141,7 @@ class _NamedColumns(NamedTuple):
     def words(self, node: ast.expr) -> str:
         """Return a part of the condition as it is written."""
         text = ast.get_source_segment(self.source, node) or ast.unparse(node)
-        return self.columns.get(text, text)
+        return re.sub(r"\w+", lambda word: self.columns.get(word[0], word[0]), text)
 
     def part(self, node: ast.expr) -> _Part:
         """Evaluate a side of a comparison. The name of a column that the table does not have gets no value."""
@@ -168,7 +169,9 @@ def _replace_names(text: str) -> tuple[str, dict[str, str]]:
     tokens = list(tokenize.generate_tokens(io.StringIO(text.strip()).readline))
     columns: dict[str, str] = {}
     words: list[tuple[int, str]] = []
-    at = 0
+    stem, at = "column_", 0
+    while stem in text:  # a name of the condition
+        stem += "_"
     while at < len(tokens):
         (kind, word), at = tokens[at][:2], at + 1
         column = "return" if word == "return" else None
@@ -178,7 +181,7 @@ def _replace_names(text: str) -> tuple[str, dict[str, str]]:
                 column = CUSTOM + (ast.literal_eval(key.string) if key.type == tokenize.STRING else key.string)
                 at += 2
         if column is not None:
-            word = f"column_{len(columns)}_"
+            word = f"{stem}{len(columns)}"
             columns[word] = column
         words.append((kind, "==" if word == "=" else word))
     return tokenize.untokenize(words), columns
@@ -213,12 +216,14 @@ def _flags(node: ast.expr, table: _NamedColumns) -> Any:
 
 
 def _numbers(node: ast.expr, table: _NamedColumns) -> Any:
-    """Evaluate an operand of arithmetic, where a flag is 0 or 1. Raise `InvalidArgument` for a text."""
+    """Evaluate an operand of arithmetic as float64, in which a flag is 0 or 1. Raise `InvalidArgument` for a text.
+
+    Pages compute with float64, too, and no result wraps around.
+    """
     value = _evaluate(node, table)
-    kind = _type_of(value)
-    if kind == "text":
+    if _type_of(value) == "text":
         raise InvalidArgument(f"{table.words(node)} is a text or None, no number")
-    return value + 0 if kind == "flag" else value
+    return np.asarray(np.asarray(value) + 0.0, np.float64)
 
 
 def _compared(left: _Part, op: ast.cmpop, right: _Part, table: _NamedColumns) -> Any:
@@ -278,10 +283,15 @@ def _evaluate(node: ast.expr, table: _NamedColumns) -> Any:
             return table.column(name)
         case ast.BoolOp(values=values) if of:
             return reduce(of, (_flags(value, table) for value in values))
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+            return -value
         case ast.UnaryOp(operand=operand) if of:
             return of((_flags if of is np.logical_not else _numbers)(operand, table))
-        case ast.BinOp(left=left, right=right) if of:
-            return of(_numbers(left, table), _numbers(right, table))
+        case ast.BinOp(left=left, op=op, right=right) if of:
+            a, b = _numbers(left, table), _numbers(right, table)
+            if isinstance(op, ast.Div | ast.Mod) and b.ndim == 0 and b == 0:  # it reads no column
+                raise InvalidArgument(f"{table.words(node)}: a division by 0")
+            return of(a, b)
         case ast.Compare(left=left, ops=ops, comparators=others) if all(type(op) in _COMPARE for op in ops):
             parts = [table.part(part) for part in (left, *others)]
             pairs = zip(parts, ops, parts[1:], strict=False)

@@ -40,6 +40,18 @@ def test_info_prints_facts_and_statistics(data: Path) -> None:
     assert "observations/1" in output("info", data, "--stats")
 
 
+@pytest.mark.parametrize("shape", [(), (3,), (0,), (2, 0)])
+def test_info_and_its_statistics_of_a_track_without_items(shape: tuple[int, ...], tmp_path: Path) -> None:
+    only_reset = SingleAgentEpisode.from_arrays(np.zeros((1, *shape)), np.zeros((0, *shape)), np.zeros(0), id_="a")
+    data = write(tmp_path / "data", [only_reset])
+    counts = {row["track"]: row["count"] for row in printed("info", data, "--stats")["tracks"]}
+    own = [count for track, count in counts.items() if track.split("/")[0] == "actions"]
+    assert own == [0] * int(np.prod(shape))
+    for command in ("info", "show"):
+        assert "actions" in output(command, data)
+    assert "actions" in (EpisodeDataset(data)._repr_html_() or "")
+
+
 def test_info_prints_facts_before_tracks_and_marks_what_is_outside_of_its_space(tmp_path: Path) -> None:
     low, high = np.array([-1, -np.inf, -1], np.float32), np.array([1, np.inf, 1.5], np.float32)
     space = spaces.Dict({"a": spaces.Box(low, high), "b": spaces.Box(0, 1, (40,)), "c": spaces.Discrete(2)})

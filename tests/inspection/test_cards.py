@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from connectors import learner_pipeline
 from episodes import Batch, EpisodePack, MultiAgentEpisode, SingleAgentEpisode
+from episodes.command.track_tables import measured, summarized
 from episodes.inspect import formatting, html, schema, sparklines
 from episodes.inspect.cards.batch import batch_card
 from episodes.inspect.cards.card import HISTOGRAMS
@@ -533,6 +534,17 @@ def test_data_set_card_has_means_and_a_chart_of_lengths_that_returns_do_not_show
     for name, values in (("return", [own.sum() for own in rewards]), ("length", lengths)):
         low, mean, high = map(formatting.number, (min(values), float(np.mean(values)), max(values)))
         assert f"mean {name} {mean}" + (f" ({low} … {high})" if low != high else "") in html
+
+
+def test_means_of_returns_whose_sum_overflows(tmp_path: Path) -> None:
+    huge = {0: 1e308, 8: 1e308, 1: -1e308, 9: -1e308}
+    episodes = [
+        SingleAgentEpisode.from_arrays(np.zeros(2), np.zeros(1), np.array([huge.get(i, 0.0)]), id_=f"e{i}")
+        for i in range(24)
+    ]
+    dataset = EpisodeDataset(write(tmp_path / "data", episodes))
+    assert "mean return 0 (-1.0e+308 … 1.0e+308)" in (dataset._repr_html_() or "")
+    assert summarized(measured(dataset))["return"]["mean"] == 0
 
 
 def test_card_of_a_prioritized_buffer_has_its_priorities_and_exponents() -> None:

@@ -218,15 +218,17 @@ NAMES = st.sampled_from(
 )
 TEXTS = st.sampled_from(["id", "ending", "'cut'", "'e1'", '"terminated"'])
 FLAGS = st.sampled_from(["terminated", "truncated", "is_complete", "True", "False"])
-MISSING = st.sampled_from(["custom_data/task", "cut", "e1", "0e1f", "04683", "7c"])  # some rows are None, or no column
+MISSING = st.sampled_from(
+    ["custom_data/task", "cut", "e1", "0e1f", "04683", "7c", "constructor", "__proto__", "column_0"]
+)  # some rows are None, or no column
 ANY = st.one_of(NAMES, TEXTS, FLAGS, MISSING, st.builds("{} {} {}".format, FLAGS, st.sampled_from("+-*"), FLAGS))
 SUMS = st.recursive(
-    NAMES, lambda part: st.builds("({} {} {})".format, part, st.sampled_from("+-*"), part), max_leaves=3
+    NAMES, lambda part: st.builds("({} {} {})".format, part, st.sampled_from("+-*/%"), part), max_leaves=3
 )
 SIGNS = st.sampled_from(["<", "<=", ">", ">=", "==", "!="])
 COMPARED = st.one_of(
     st.builds("{} {} {}".format, SUMS, SIGNS, SUMS),
-    st.builds("{} {} {} {} {}".format, NAMES, SIGNS, NAMES, SIGNS, NAMES),
+    st.builds("{} {} {} {} {}".format, ANY, SIGNS, ANY, SIGNS, ANY),
     st.builds("{} {} {}".format, TEXTS, SIGNS, TEXTS),
     st.builds("{} {} {}".format, ANY, SIGNS, ANY),
     ANY,
@@ -285,6 +287,11 @@ WRONG_FILTERS = {
     "ending == 'cut' or 'terminated'": "'terminated' is a text, no condition; compare it, such as: ending == 'cut'",
     "not id": "id is a text, no condition",
     "id + 1 > 2": "id is a text or None, no number",
+    "1 / 0 < return": "a division by 0",
+    "length % (2 - 2) > 1": "a division by 0",
+    "id == constructor": "unknown column 'constructor'",
+    "constructor == 1": "unknown column 'constructor'",
+    "column_0 == 1 and return == 1": "unknown column 'column_0'",
 }
 OF_PYTHON = {"return >": "is no condition", "return > 3 4": "is no condition", "(return > 3": "is no condition"}
 
@@ -304,6 +311,29 @@ def test_page_wrong_filter_shows_an_error(data: Path, tab: Tab) -> None:
 def test_wrong_condition_is_an_error_with_the_words_of_the_page(text: str, data: Path) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(OF_PYTHON.get(text, WRONG_FILTERS[text]))):
         condition(text)(EpisodeDataset(data).metadata)
+
+
+@pytest.mark.parametrize("column", [np.array([1, 2**40], np.uint64), np.array([1, 2**40]), np.array([True, False])])
+@pytest.mark.parametrize("sign", ["+", "-", "*", "/", "%"])
+@pytest.mark.parametrize("other", ["3", "0", "2 ** 62", "-5", "9" * 40])
+def test_arithmetic_of_conditions_never_wraps_around(column: np.ndarray, sign: str, other: str) -> None:
+    """Numbers are float64, as on the page. A division by a column's 0 is infinite or NaN."""
+    with np.errstate(all="ignore"):
+        a, b = column.astype(np.float64), np.float64(eval(other))
+        results = {"+": a + b, "-": a - b, "*": a * b, "/": a / b, "%": np.mod(a, b)}
+    other = str(eval(other))
+    assert condition(f"x {sign} y > 5")({"x": column, "y": np.full(2, b)}).tolist() == (results[sign] > 5).tolist()
+    if b != 0 or sign not in "/%":
+        assert condition(f"x {sign} {other} > 5")({"x": column}).tolist() == (results[sign] > 5).tolist()
+    assert condition(f"-x < {other}")({"x": column}).tolist() == (-a < b).tolist()
+
+
+def test_nested_comparisons_are_evaluated_once() -> None:
+    """A comparison of a comparison 40 levels deep."""
+    text = "flag"
+    for _ in range(40):
+        text = f"({text} == 1)"
+    assert condition(text)({"flag": np.array([True, False])}).tolist() == [True, False]
 
 
 @WITH_BROWSER

@@ -15,6 +15,7 @@ from episodes.inspect.cards.game import multi_agent_card
 from episodes.inspect.cards.rows import rows_of
 from episodes.inspect.cards.tables import best_and_worst, brief_ids, episodes_table
 from episodes.inspect.schema import read_schema
+from episodes.inspect.series import mean_of
 from episodes.storage.remote.remote_directory import is_remote
 
 if TYPE_CHECKING:
@@ -127,8 +128,7 @@ def _averages(returns: np.ndarray, lengths: np.ndarray) -> list[str]:
         finite = np.asarray(values, np.float64)
         finite = finite[np.isfinite(finite)]
         if len(finite):
-            with np.errstate(over="ignore"):
-                low, mean, high = map(formatting.number, (finite.min(), finite.mean(), finite.max()))
+            low, mean, high = map(formatting.number, (finite.min(), mean_of(finite), finite.max()))
             texts.append(f"mean {name} {mean}" + (f" ({low} … {high})" if low != high else ""))
     return texts
 

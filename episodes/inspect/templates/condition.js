@@ -13,7 +13,8 @@ function tokens(text) {
     const at = TOKEN.lastIndex;
     WORD.lastIndex = at;
     const word = WORD.exec(text)?.[1];
-    if (word && !NUMBER.test(word)) throw new Error(`${word} is no number; a text is in quotes: '${word}'`);
+    const isPadded = /^0\d*[1-9]/.test(word) && !/[.eE]/.test(text[WORD.lastIndex] ?? "");  // such as 007
+    if (word && (!NUMBER.test(word) || isPadded)) throw new Error(`${word} is no number; a text is in quotes: '${word}'`);
     const match = TOKEN.exec(text);
     if (!match) throw new Error(`cannot read ${JSON.stringify(text.slice(at).trim())}`);
     const [, custom, number, string, name, sign] = match;
@@ -51,11 +52,17 @@ function checkFlag(part) {
   return part;
 }
 
+function modulo(x, y) {  // with the sign of y, as in Python
+  const rest = x % y;
+  if (rest === 0) return y < 0 ? -0 : 0;
+  return (rest < 0) !== (y < 0) ? rest + y : rest;
+}
+
 const isTrue = (value) => Number.isNaN(value) || Boolean(value);  // as in Python
 
 function condition(text, columns, names = Object.keys(columns)) {
   const list = tokens(text);
-  let at = 0;
+  let at = 0, reads = 0;  // of columns
   const next = (...kinds) => (at < list.length && kinds.includes(list[at].kind) ? list[at++].kind : null);
   const number = (value) => {
     if (typeof value === "string" || value === null) throw new Error("a text or None is no number");
@@ -96,7 +103,7 @@ function condition(text, columns, names = Object.keys(columns)) {
     signs.forEach((sign, k) => checkTypes(parts[k], sign, parts[k + 1]));
     const unknown = parts.find((part) => part.unknown)?.unknown;
     if (unknown) throw new Error(unknown);
-    return (i) => { const values = parts.map((part) => part(i)); return signs.every((sign, k) => compare(sign, values[k], values[k + 1])); };
+    return (i) => { const values = parts.map((part) => part(i)); return signs.map((sign, k) => compare(sign, values[k], values[k + 1])).every(Boolean); };
   }
   function sum() {
     let left = product();
@@ -109,10 +116,11 @@ function condition(text, columns, names = Object.keys(columns)) {
   function product() {
     let left = signed();
     for (let sign; (sign = next("*", "/", "%")); ) {
-      const [a, b, s] = [operand(left), operand(signed()), sign];
+      const before = reads, [a, b, s] = [operand(left), operand(signed()), sign];
+      if (s !== "*" && reads === before && number(b(0)) === 0) throw new Error("a division by 0");
       left = typed("number", (i) => {
         const [x, y] = [number(a(i)), number(b(i))];
-        return s === "*" ? x * y : s === "/" ? x / y : ((x % y) + y) % y;
+        return s === "*" ? x * y : s === "/" ? x / y : modulo(x, y);
       }, "the result");
     }
     return left;
@@ -132,7 +140,8 @@ function condition(text, columns, names = Object.keys(columns)) {
     if (!token) throw new Error("the condition is not complete");
     if (token.kind === "value") return Object.assign(typed(typeOf([token.value]), () => token.value, token.words), { isValue: true });
     if (token.kind !== "name") throw new Error(`${token.kind} is out of place`);
-    const column = columns[token.value];
+    reads++;
+    const column = Object.hasOwn(columns, token.value) ? columns[token.value] : undefined;
     if (!column) return Object.assign(typed("", () => null, token.value), { unknown: `unknown column '${token.value}'; the columns are ${names.join(", ")}` });
     return typed(typeOf(column), (i) => column[i] ?? null, token.value);
   }
