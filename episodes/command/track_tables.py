@@ -31,7 +31,7 @@ def print_tracks(tracks: Sequence[TrackRow], *, has_spaces: bool = True) -> None
     """Print a table of the shape, dtype, minimum, mean and maximum of each track, with its space and notes.
 
     The components of items of at most 8 numbers have rows of their own, and the row of the track no mean. Of larger
-    items, the mean is that of all numbers.
+    items, the mean is that of all numbers. Choices among many, such as token ids, have none.
     """
     from episodes.inspect.formatting import clipped, number
 
@@ -44,10 +44,11 @@ def print_tracks(tracks: Sequence[TrackRow], *, has_spaces: bool = True) -> None
             continue
         low, mean, high = map(number, series.range)
         has_parts = not series.has_common_mean and len(series.part_names) <= MOST_PARTS
-        rows.append([*head, low, "" if has_parts else mean, high, *details])
+        rows.append([*head, low, "" if has_parts or series.is_id else mean, high, *details])
         if has_parts:
             for part, numbers in zip(series.component_names, series.ranges.T.tolist(), strict=True):
-                rows.append([f"  {part}", "", "", *map(number, numbers), *("" for _ in details)])
+                low, mean, high = map(number, numbers)
+                rows.append([f"  {part}", "", "", low, "" if series.is_id else mean, high, *("" for _ in details)])
     heads = ["track", "shape", "dtype", *MEASURES[:3], *["space"] * has_spaces, "notes"]
     num = 6
     kept = [k for k in range(len(heads)) if k < num or any(row[k] for row in rows)]
