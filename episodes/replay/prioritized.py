@@ -25,8 +25,8 @@ _UNITS = ("transition", "sequence")
 class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     """Replay buffer that samples steps in proportion to priority ** alpha (Schaul et al., 2016).
 
-    A new step gets the highest priority of all stored steps, at least 1. The `weights` of a batch are (N * P(i)) **
-    -beta, divided by the largest weight in the batch.
+    A new step gets the highest priority that was set before it was added, at least 1, also if the step that had it is
+    evicted. `clear` forgets it. The `weights` of a batch are (N * P(i)) ** -beta, divided by the largest weight in the batch.
 
     Args:
         capacity: maximum number of steps.

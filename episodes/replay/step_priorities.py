@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from episodes.replay.max_priority import PrioritiesWithMax
 from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.replay.ring.track_ring import positions
 from episodes.replay.sum_tree import SumTree
@@ -23,24 +22,26 @@ class StepPriorities:
 
     Attributes:
         shares: priority ** alpha of the step at each ring position. 0 where no sample begins.
-        given: the priorities that were set, by ring position.
+        highest: highest priority that was set so far, at least 1. New steps get it.
         num_known: steps with smaller indices have their priorities, or none.
         num_gone: steps with smaller indices were evicted, and have no priorities any more.
     """
 
-    __slots__ = ("given", "num_gone", "num_known", "shares")
+    __slots__ = ("highest", "num_gone", "num_known", "shares")
 
     def __init__(self, capacity: int, head: int = 0) -> None:
-        self.shares, self.given = SumTree(capacity), PrioritiesWithMax(capacity)
+        self.shares, self.highest = SumTree(capacity), 1.0
         self.num_known = self.num_gone = head
 
     @property
     def nbytes(self) -> int:
         """Memory size in bytes."""
-        return self.shares.nbytes + self.given.nbytes
+        return self.shares.nbytes
 
     def follow(self, ring: LinkedRing, share_of: Callable[[float], Any], period: int | None) -> None:
-        """Give steps that are new in the ring the highest current priority (at least 1), and evicted steps 0.
+        """Give steps that are new in the ring the highest priority so far, and evicted steps 0.
+
+        Call it before `set`, so that the priority of a new step does not depend on when it is read.
 
         Args:
             ring: the ring.
@@ -50,17 +51,13 @@ class StepPriorities:
         head, tail, capacity = ring.head, ring.tail, ring.capacity
         if tail > max(self.num_gone, head - capacity):  # steps were evicted that no new step replaces
             for first, last in _position_ranges(max(self.num_gone, head - capacity), tail, capacity):
-                self.given.unset(first, last)
                 self.shares.fill(first, last, 0.0)
         self.num_gone = tail
         if self.num_known == head:
             return
         start = max(self.num_known, tail)
-        new = _position_ranges(start, head, capacity)
-        for first, last in new:
-            self.given.unset(first, last)
-        share = share_of(max(self.given.highest, 1.0))
-        for first, last in new:
+        share = share_of(self.highest)
+        for first, last in _position_ranges(start, head, capacity):
             self.shares.fill(first, last, share)
         if period is not None:
             slots = positions(start, head - start, capacity)
@@ -69,18 +66,25 @@ class StepPriorities:
 
     def set(self, slots: np.ndarray, priorities: np.ndarray, shares: np.ndarray) -> None:
         """Set the priorities [n] at ring positions [n], and their `shares` [n], which are priority ** alpha."""
-        self.given.set(slots, priorities)
+        self.highest = max(self.highest, float(priorities.max()))
         self.shares.set(slots, shares)
 
     def get_state(self) -> dict[str, Any]:
         """Return a copy of all numbers. The names are part of the format of a buffer's state."""
         numbers = {"_num_known": self.num_known, "_num_gone": self.num_gone}
-        return {**numbers, "tree": self.shares.get_state(), "given": self.given.get_state()}
+        return {**numbers, "tree": self.shares.get_state(), "given": np.array([self.highest])}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore priorities from a dict that `get_state` returned, of the same capacity."""
+        """Restore priorities from a dict that `get_state` returned, of the same capacity.
+
+        Raises:
+            ValueError: the highest priority is NaN, infinite or negative.
+        """
         self.shares.set_state(state["tree"])
-        self.given.set_state(state["given"])
+        given = np.asarray(state["given"], np.float64)  # earlier versions have one priority for each ring position
+        if not (np.isfinite(given) & (given >= 0)).all():
+            raise ValueError("the priorities that were set are not finite numbers of at least 0")
+        self.highest = float(given.max(initial=1.0))
         self.num_known, self.num_gone = state["_num_known"], state["_num_gone"]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import re
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from episodes import MultiAgentEpisode, SingleAgentEpisode
+from episodes.errors import StateMismatch
 from episodes.inspect import formatting
 from episodes.inspect.cards.card import Card
 from episodes.inspect.cards.replay import StoredEpisodes, multi_agent_replay_card, replay_card
+from episodes.inspect.html import rendered
 from episodes.replay import (
     EpisodeReplayBuffer,
     MultiAgentEpisodeReplayBuffer,
@@ -152,6 +156,50 @@ def test_the_card_equals_a_reference_of_the_stored_steps(chunks: Any, capacity: 
     assert fact(card, "stored in part") == (text if parts else None)
     oldest = f"added {formatting.counted(len(buffer), 'step')} ago, t={expected[0]['start']} of episode"
     assert fact(card, "oldest stored step") == f"{oldest} {expected[0]['id']}"
+
+
+def restored(buffer: Any, way: str, folder: Path) -> Any:
+    """Return the buffer after it was saved and restored in a way."""
+    if way == "pickle":
+        return pickle.loads(pickle.dumps(buffer))
+    if way == "files":
+        buffer.flush()
+        buffer.close()
+        return type(buffer)(buffer.capacity, seed=0, path=folder, resume=True)
+    other = type(buffer)(buffer.capacity, seed=0)
+    other.set_state(buffer.get_state())
+    return other
+
+
+@pytest.mark.parametrize("way", ["pickle", "state", "files"])
+@settings(max_examples=25, deadline=None)
+@given(chunks=additions(), capacity=st.sampled_from([7, 13, 30]), make=st.sampled_from(CLASSES))
+def test_ages_are_the_same_after_the_buffer_is_restored(way: str, chunks: Any, capacity: int, make: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        buffer = make(capacity, seed=0, path=folder if way == "files" else None)
+        reference = Reference(capacity)
+        fill(buffer, reference, chunks)
+        before = rendered(replay_card(buffer))
+        newest = max(step.version for step in reference.steps)
+        assert buffer.flush_ring().versions.newest == newest
+        again = restored(buffer, way, Path(folder))
+        after = rendered(replay_card(again))
+        assert again.flush_ring().versions.newest == newest
+        assert after == before
+        again.close()
+
+
+def test_states_of_earlier_versions_have_the_newest_version_of_their_steps() -> None:
+    buffer = EpisodeReplayBuffer(7, seed=0)
+    fill(buffer, Reference(7), [{"id": "e", "t": 0, "length": 5, "ending": "cut", "version": 3}])
+    state = buffer.get_state()
+    del state["ring"]["newest_version"]
+    other = EpisodeReplayBuffer(7)
+    other.set_state(state)
+    assert rendered(replay_card(other)) == rendered(replay_card(buffer))
+    state["ring"]["newest_version"] = "3"
+    with pytest.raises(StateMismatch):
+        other.set_state(state)
 
 
 @pytest.mark.parametrize("make", CLASSES)

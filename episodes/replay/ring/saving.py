@@ -6,6 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 from episodes.errors import InvalidArgument
+from episodes.facts.policy_versions import UNKNOWN
 from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.replay.ring.ring_infos import RingInfos
 from episodes.replay.ring.track_ring import TrackRing
@@ -24,6 +25,7 @@ def ring_state(ring: LinkedRing) -> dict[str, Any]:
         "tracks": {name: _front(track, num_steps) for name, track in ring.tracks.items()},
         "links": ring.links.get_state(num_steps),
         "versions": ring.versions.get_state(num_steps),
+        "newest_version": ring.versions.newest,
         "table": ring.table.get_state(),
         "infos": ([start for start, _ in segments], deepcopy([infos for _, infos in segments])),
     }
@@ -35,7 +37,7 @@ def ring_of_state(ring: LinkedRing, state: dict[str, Any]) -> LinkedRing:
 
     Raises:
         InvalidArgument: the state has another capacity.
-        ValueError: the state's infos are damaged.
+        ValueError: the state's infos or its newest policy version are damaged.
     """
     if state["capacity"] != ring.capacity:
         raise InvalidArgument(
@@ -56,6 +58,7 @@ def ring_of_state(ring: LinkedRing, state: dict[str, Any]) -> LinkedRing:
     ring.links.set_state(state["links"])
     if versions is not None:
         ring.versions.write(0, len(versions), versions)
+        ring.versions.keep_newest(state.get("newest_version", UNKNOWN))  # states of earlier versions have none
     ring.copy_observations_into_records()
     ring.table.set_state(state["table"])
     starts, parts = state["infos"]

@@ -15,7 +15,7 @@ class StepVersions:
 
     Attributes:
         versions: versions by position, int64 [capacity + 1], or None if no version is known.
-        newest: highest version so far.
+        newest: highest version so far, also if its steps were evicted.
     """
 
     __slots__ = ("_allocator", "capacity", "newest", "versions")
@@ -51,6 +51,16 @@ class StepVersions:
     def runs(self, slots: slice | np.ndarray, num_steps: int) -> VersionRuns | None:
         """Return the policy versions of an episode's steps as runs of equal values, or None if all are unknown."""
         return None if self.versions is None else VersionRuns.of(self.versions[slots], num_steps)
+
+    def keep_newest(self, newest: int) -> None:
+        """Keep a version that was added, of which no step needs to be stored.
+
+        Raises:
+            ValueError: `newest` is no int of at least -1.
+        """
+        if type(newest) is not int or newest < UNKNOWN:
+            raise ValueError(f"the newest policy version is {newest!r}")
+        self.newest = max(self.newest, newest)
 
     def reopen(self, newest: int) -> None:
         """Reopen the memory-mapped array of policy versions, and set the newest version."""
