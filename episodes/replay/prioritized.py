@@ -26,7 +26,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     """Replay buffer that samples steps in proportion to priority ** alpha (Schaul et al., 2016).
 
     A new step gets the highest priority that was set before it was added, at least 1, also if the step that had it is
-    evicted. `clear` forgets it. The `weights` of a batch are (N * P(i)) ** -beta, divided by the largest weight in the batch.
+    evicted. `clear` forgets it. The `weights` of a batch are (N * P(i)) ** -beta, divided by the largest weight in the
+    batch.
 
     Args:
         capacity: maximum number of steps.

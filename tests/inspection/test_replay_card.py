@@ -17,7 +17,7 @@ from episodes import MultiAgentEpisode, SingleAgentEpisode
 from episodes.errors import StateMismatch
 from episodes.inspect import formatting
 from episodes.inspect.cards.card import Card
-from episodes.inspect.cards.replay import StoredEpisodes, multi_agent_replay_card, replay_card
+from episodes.inspect.cards.replay import StoredEpisodes, multi_agent_replay_card, replay_card, stored_tracks
 from episodes.inspect.html import rendered
 from episodes.replay import (
     EpisodeReplayBuffer,
@@ -25,6 +25,7 @@ from episodes.replay import (
     PrioritizedEpisodeReplayBuffer,
     SamplesPerInsert,
 )
+from episodes.tracks.ragged import Ragged
 
 CLASSES = [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer]
 
@@ -135,25 +136,39 @@ def test_the_card_equals_a_reference_of_the_stored_steps(chunks: Any, capacity: 
     listed = [expected[int(place)] for place in cells(card, "")]
     assert cells(card, "id") == [row["id"] for row in listed]
     whole = (f" of {row['start'] + row['length']}" if row["start"] else "" for row in listed)
-    assert cells(card, "stored steps") == [f"{row['length']}{of}" for row, of in zip(listed, whole, strict=True)]
-    returns = [float(text) for text in cells(card, "return of stored steps")]
+    assert cells(card, "steps") == [f"{row['length']}{of}" for row, of in zip(listed, whole, strict=True)]
+    returns = [float(text) for text in cells(card, "return")]
     assert returns == pytest.approx([row["return"] for row in listed], rel=1e-3, abs=1e-3)
     assert cells(card, "ending") == [row["ending"] for row in listed]
     assert cells(card, "age") == [str(row["age"]) for row in listed]
     versions = [version for row in expected for version in row["versions"]]
     assert card.table is not None
-    assert ("policy version" in card.table.columns) == (max(versions) >= 0)
+    assert ("policy" in card.table.columns) == (max(versions) >= 0)
     if max(versions) >= 0:
-        assert cells(card, "policy version") == [span(row["versions"]) for row in listed]
+        assert cells(card, "policy") == [span(row["versions"]) for row in listed]
 
     kinds = [row["ending"].split()[0] for row in expected]
     endings = next(re.sub("<[^>]+>", "", row.picture) for row in card.rows if row.label == "endings")
     assert {word: int(n) for n, word in re.findall(r"([\d,]+) (\w+)", endings)} == {k: kinds.count(k) for k in kinds}
     for kind in set(kinds):
         assert f"{kinds.count(kind)} {kind}" in re.sub("<[^>]+>", "", str(card.chart))
-    parts = sum(row["start"] > 0 for row in expected)
-    text = f"{formatting.counted(parts, 'episode')} without the first steps"
-    assert fact(card, "stored in part") == (text if parts else None)
+    complete = [row for row in expected if row["start"] == 0 and row["ending"] != "cut"]
+    words = {
+        "complete": len(complete),
+        "unfinished": sum(row["start"] == 0 and row["ending"] == "cut" for row in expected),
+        "without the first steps": sum(row["start"] > 0 and row["ending"] != "cut" for row in expected),
+        "unfinished and without the first steps": sum(row["start"] > 0 and row["ending"] == "cut" for row in expected),
+    }
+    assert fact(card, "episodes") == ", ".join(f"{n} {kind}" for kind, n in words.items() if n)
+    assert card.headline[:2] == [
+        f"{len(buffer)} of {formatting.counted(capacity, 'step')}",
+        formatting.counted(len(expected), "episode"),
+    ]
+    means = [re.findall(r"mean return (\S+) \(\d+ complete\)", text) for text in card.headline]
+    assert [float(mean) for found in means for mean in found] == pytest.approx(
+        [np.mean([row["return"] for row in complete])] if complete else [], rel=1e-3, abs=1e-3
+    )
+    check_memory(card, buffer)
     oldest = f"added {formatting.counted(len(buffer), 'step')} ago, t={expected[0]['start']} of episode"
     assert fact(card, "oldest stored step") == f"{oldest} {expected[0]['id']}"
 
@@ -219,11 +234,13 @@ def test_cards_of_empty_full_wrapped_and_mapped_buffers(make: Any, steps: int, o
     assert fact(card, "limit") == "2 samples per added step, once 3 steps are stored"
     assert (fact(card, "files") is not None) == on_disk
     assert (card.table is None) == (steps == 0)
-    assert (fact(card, "memory") is None) == (steps == 0)
+    check_memory(card, buffer)
+    assert "never sampled" in card.headline
     assert f"{min(steps, 10)} of 10 steps" in str(card.chart)
     if steps:
         buffer.sample(3 * steps)
-        assert fact(replay_card(buffer), "sampled") == f"{3 * steps} steps (3 per added step)"
+        assert fact(replay_card(buffer), "sampled") == f"{3 * steps} steps"
+        assert "3 sampled per added" in replay_card(buffer).headline
     assert "<details" in buffer._repr_html_()
     buffer.close()
     assert replay_card(buffer).headline == ["closed"]
@@ -237,7 +254,7 @@ def test_the_mean_priority_of_an_episode_is_that_of_its_steps(priorities: list[f
     buffer.update_priorities(np.arange(3, 15), np.array(priorities))
     shares = np.array(priorities).reshape(4, 3) ** alpha
     card = replay_card(buffer)
-    assert [float(text) for text in cells(card, "mean priority")] == pytest.approx(shares.mean(1), rel=1e-3)
+    assert [float(text) for text in cells(card, "priority")] == pytest.approx(shares.mean(1), rel=1e-3)
     marks = cells(card, "of all")
     found = [i for i, mark in enumerate(marks) if "highest priority" in mark]
     assert all(shares.mean(1)[i] == pytest.approx(shares.mean(1).max()) for i in found)
@@ -253,23 +270,73 @@ def test_priorities_of_sequences_are_those_of_steps_where_a_sequence_begins() ->
     buffer.add(SingleAgentEpisode.from_arrays(np.zeros(11), np.zeros(10), np.zeros(10), id_="e"))
     buffer.add(SingleAgentEpisode.from_arrays(np.zeros(3), np.zeros(2), np.zeros(2), id_="late", t_started=5))
     card = replay_card(buffer)
-    assert cells(card, "mean priority") == ["1", "none"]
+    assert cells(card, "priority") == ["1", "none"]
     assert next(row.meta for row in card.rows if row.label == "priority").startswith("[3]")
     assert fact(card, "period") == "4"
 
 
-def test_the_card_has_extra_model_outputs_and_explains_the_memory() -> None:
-    buffer = PrioritizedEpisodeReplayBuffer(1000)
-    outputs = {"vf_preds": np.zeros(5, np.float32)}
-    buffer.add(SingleAgentEpisode.from_arrays(np.zeros((6, 8)), np.zeros(5), np.zeros(5), extra_model_outputs=outputs))
-    card = replay_card(buffer)
-    assert "vf_preds" in [row.label for row in card.rows]
-    memory = fact(card, "memory") or ""
-    parts = [float(n) * {"kB": 1e3, "B": 1}[unit] for n, unit in re.findall(r"([\d.]+) (k?B)", memory)]
-    assert len(parts) == 3
-    assert sum(parts) == pytest.approx(buffer.nbytes, rel=0.02)
-    filled = 5 * (8 + 1 + 1) * 8 + 5 * 4
-    assert fact(card, "allocated for") == f"1,000 steps, {filled} B of it in the tracks of stored steps"
+NAMES = ["links", "endings", "priorities", "all", "obs copies"]  # of extra outputs, as of other parts of the memory
+
+
+@pytest.mark.parametrize("make", CLASSES)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+@pytest.mark.parametrize("kind", ["number", "array", "dict", "lengths differ"])
+@pytest.mark.parametrize("capacity", [9, 1000])
+def test_the_memory_of_every_kind_of_track_sums_to_that_of_the_buffer(
+    make: Any, dtype: Any, kind: str, capacity: int
+) -> None:
+    buffer, rng = make(capacity, seed=0), np.random.default_rng(0)
+    for n in range(4):
+        length = n + 2
+
+        def items(num: int) -> Any:
+            return (rng.random((num, 5)) * 9).astype(dtype)
+
+        observations: Any = {
+            "number": lambda num: items(num)[:, 0],
+            "array": items,
+            "dict": lambda num: {"a": items(num), "b": {"c": items(num)[:, :1]}},
+            "lengths differ": lambda num: Ragged.from_lengths(
+                items(num).ravel()[: (np.arange(num) % 4).sum()], np.arange(num) % 4
+            ),
+        }[kind](length + 1)
+        outputs = {name: items(length) for name in NAMES}
+        buffer.add(
+            SingleAgentEpisode.from_arrays(
+                observations, items(length)[:, 0], np.zeros(length), extra_model_outputs=outputs, id_=f"e{n}"
+            )
+        )
+        check_memory(replay_card(buffer), buffer)
+    buffer.clear()
+    check_memory(replay_card(buffer), buffer)
+
+
+def memory(card: Card) -> Card:
+    """Return the part of a card that has the table of the memory."""
+    return next(part for part in card.parts if part.kind == "Memory")
+
+
+def check_memory(card: Card, buffer: Any) -> None:
+    """Check that the parts of the memory sum to the buffer's size, and agree with the rows of the tracks."""
+    shown = memory(card)
+    assert shown.table is not None
+    names = cells(shown, "part")
+    reserved, used = ([int(text.replace(",", "")) for text in cells(shown, name)] for name in ("reserved", "used"))
+    assert names[-1] == "all"
+    assert sum(reserved[:-1]) == reserved[-1] == buffer.nbytes
+    assert sum(used[:-1]) == used[-1]
+    assert all(0 <= part <= whole for part, whole in zip(used, reserved, strict=True))
+    assert shown.headline == [f"{formatting.size(buffer.nbytes)} reserved", f"{formatting.size(used[-1])} used"]
+    if len(buffer):
+        stored = StoredEpisodes(buffer)
+        sizes = {key: sum(each.nbytes or 0 for each in leaves) for key, leaves in stored_tracks(stored).items()}
+        first = dict(zip(reversed(names), reversed(used), strict=True))  # tracks come first
+        assert {name: first[name] for name in sizes} == sizes
+        assert dict(zip(names, used, strict=True))["endings"] == 2 * len(buffer)
+        labels = {row.label: row.meta for row in reversed(card.rows)}
+        for key, leaves in stored_tracks(stored).items():
+            if len(leaves) == 1:
+                assert labels[key].endswith(formatting.size(sizes[key]))
 
 
 def test_the_card_of_many_modules_names_those_that_it_leaves_out() -> None:
@@ -281,8 +348,13 @@ def test_the_card_of_many_modules_names_those_that_it_leaves_out() -> None:
         game.add_env_step(*(dict.fromkeys(agents, value) for value in (0.0, 1, 1.0)))
     buffer.add(game)
     card = multi_agent_replay_card(buffer)
-    assert [part.name for part in card.parts] == [f"module_{n}" for n in range(4)]
+    *modules, shown = card.parts
+    assert [part.name for part in modules] == [f"module_{n}" for n in range(4)]
+    sizes = [int(text.replace(",", "")) for text in cells(shown, "reserved")]
+    assert cells(shown, "part") == [*buffer.modules, "env steps", "all"]
+    assert sizes[:6] == [part.nbytes for part in buffer.modules.values()]
+    assert sum(sizes[:-1]) == sizes[-1] == buffer.nbytes
     assert list(card.notes) == ["and 2 more modules: module_4, module_5"]
-    assert [cells(part, "agent") for part in card.parts] == [[agent] for agent in agents[:4]]
+    assert [cells(part, "agent") for part in modules] == [[agent] for agent in agents[:4]]
     assert fact(card, "added") == "3 env steps"
     assert fact(card, "sampled") == "never"

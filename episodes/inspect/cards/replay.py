@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ from episodes.facts.ending import Ending
 from episodes.facts.policy_versions import UNKNOWN
 from episodes.inspect import charts, formatting
 from episodes.inspect.cards.card import HISTOGRAMS, Card, Row, Table, known
+from episodes.inspect.cards.replay_memory import memory_card, multi_agent_memory_card
 from episodes.inspect.cards.rows import COLUMN_HUES, rows_of
 from episodes.inspect.cards.tables import (
     MOST_EPISODES,
@@ -62,26 +64,27 @@ def replay_card(buffer: EpisodeReplayBuffer, name: object = "") -> Card:
 def _replay_card(buffer: EpisodeReplayBuffer, ring: LinkedRing, name: object) -> Card:
     rows: list[Row] = []
     notes: list[str] = []
-    chart, table, stored = charts.filled(len(ring), buffer.capacity), None, {}
+    chart, table, stored, used = charts.filled(len(ring), buffer.capacity), None, {}, {}
+    headline = [f"{len(ring):,} of {formatting.counted(buffer.capacity, 'step')}"]
+    headline.append(formatting.counted(buffer.num_episodes, "episode"))
     if len(ring):
         contents, first = StoredEpisodes(buffer), buffer.num_added - len(ring)
-        tracks = _stored_tracks(contents)
-        series = [*tracks, *_policy_ages(contents), *_priorities(contents)]
+        tracks = stored_tracks(contents)
+        series = [*chain(*tracks.values()), *_policy_ages(contents), *_priorities(contents)]
+        used = {key: sum(leaf.nbytes or 0 for leaf in leaves) for key, leaves in tracks.items()}
         rows, notes = rows_of(series, None, where=lambda _, index: f"added step {first + index:,}")
         rows.append(_endings(contents))
         if contents.returns is not None:
             facts = *contents.flags, "stored episode", brief_ids(contents.ids), contents.lengths
             chart += charts.returns(contents.returns, *facts) or Markup("")
         table = contents.table()
-        stored = contents.facts() | _memory(contents, tracks)
+        stored = contents.facts()
+        headline += contents.mean_return()
     files = ring.allocator.files
     return Card(
         type(buffer).__name__,
         formatting.clipped(name),
-        [
-            formatting.counted(buffer.num_episodes, "episode"),
-            formatting.size(buffer.nbytes),
-        ],
+        [*headline, _sampled(buffer), formatting.size(buffer.nbytes)],
         facts=known(
             **_counts(buffer, "step"),
             **stored,
@@ -95,8 +98,16 @@ def _replay_card(buffer: EpisodeReplayBuffer, ring: LinkedRing, name: object) ->
         rows=rows,
         chart=chart,
         table=table,
+        parts=[memory_card(buffer, used)],
         notes=notes,
     )
+
+
+def _sampled(buffer: SampleCounts) -> str:
+    """Return how often an added step was sampled on average, as text."""
+    if not buffer.num_sampled:
+        return "never sampled"
+    return f"{formatting.number(buffer.samples_per_insert, 3)} sampled per added"
 
 
 def _counts(buffer: SampleCounts, noun: str) -> dict[str, str | None]:
@@ -105,30 +116,12 @@ def _counts(buffer: SampleCounts, noun: str) -> dict[str, str | None]:
     if buffer.num_evicted:
         added += f", {buffer.num_evicted:,} of them evicted"
     if buffer.num_sampled:
-        each = formatting.number(buffer.samples_per_insert)
-        sampled = f"{formatting.counted(buffer.num_sampled, noun)} ({each} per added step)"
+        sampled = formatting.counted(buffer.num_sampled, noun)
     limit = None
     if buffer.limit is not None:
         ratio, size = formatting.number(buffer.limit.ratio), formatting.counted(buffer.limit.min_size, "step")
         limit = f"{ratio} samples per added step, once {size} are stored"
     return {"added": added, "sampled": sampled, "limit": limit}
-
-
-def _memory(stored: StoredEpisodes, tracks: Sequence[Series]) -> dict[str, str]:
-    """Return facts about what the memory of a buffer is used for: it is allocated for all steps that the buffer can
-    hold, and has more than the tracks.
-    """
-    buffer, ring = stored.buffer, stored.ring
-    observations = ring.observations.nbytes
-    parts = {
-        "observations": observations,
-        "other tracks and links": ring.nbytes - observations,
-        "priorities": buffer.nbytes - ring.nbytes,
-    }
-    sizes = ", ".join(f"{formatting.size(nbytes)} {what}" for what, nbytes in parts.items() if nbytes)
-    used = formatting.size(sum(series.nbytes or 0 for series in tracks))
-    allocated = f"{formatting.counted(buffer.capacity, 'step')}, {used} of it in the tracks of stored steps"
-    return {"memory": sizes, "allocated_for": allocated}
 
 
 @dataclass(frozen=True)
@@ -228,15 +221,36 @@ class StoredEpisodes:
         with np.errstate(invalid="ignore"):
             return self.sums(self.shares) / self.sums(self.shares > 0)
 
+    @cached_property
+    def are_complete(self) -> np.ndarray:
+        """Whether each episode is stored from its first step to its ending, bool [n]."""
+        terminated, truncated = self.flags
+        return (self.starts == 0) & (terminated | truncated)
+
+    def mean_return(self) -> list[str]:
+        """Return a list with the mean return of complete episodes as text, empty if it is unknown."""
+        if self.returns is None or not self.are_complete.any():
+            return []
+        with np.errstate(invalid="ignore", over="ignore"):
+            mean = self.returns[self.are_complete].mean()
+        return [f"mean return {formatting.number(mean)} ({int(self.are_complete.sum()):,} complete)"]
+
+    def _kinds(self) -> str:
+        """Return how many episodes are complete, unfinished or without their first steps, as text."""
+        has_ended, has_first = self.flags[0] | self.flags[1], self.starts == 0
+        kinds = {
+            "complete": self.are_complete,
+            "unfinished": ~has_ended & has_first,
+            "without the first steps": has_ended & ~has_first,
+            "unfinished and without the first steps": ~has_ended & ~has_first,
+        }
+        return ", ".join(f"{int(mask.sum()):,} {words}" for words, mask in kinds.items() if mask.any())
+
     def facts(self) -> dict[str, str | None]:
         """Return facts about the oldest step, parts of episodes, policy versions and importance weights."""
         id_ = formatting.without_random_digits(formatting.clipped(self.ids[0], MOST_OF_ID))
         oldest = f"added {formatting.counted(len(self.ring), 'step')} ago, t={self.starts[0]} of episode {id_}"
-        partial = int((self.starts > 0).sum())
-        facts: dict[str, str | None] = {
-            "oldest_stored_step": oldest,
-            "stored_in_part": f"{formatting.counted(partial, 'episode')} without the first steps" if partial else None,
-        }
+        facts: dict[str, str | None] = {"oldest_stored_step": oldest, "episodes": self._kinds()}
         if self.versions is not None:
             found, newest = self.versions[self.versions != UNKNOWN], self.ring.versions.newest
             facts["policy_versions"] = f"{_span(found.min(), found.max())}, on average " + (
@@ -275,11 +289,16 @@ class StoredEpisodes:
             )
             for i in chosen
         ]
-        columns = ("", "id", "agent", "stored steps", "return of stored steps", "ending", "age")
-        columns += ("policy version", "mean priority", "of all")
-        note = note_on_rows(num, MOST_EPISODES, "episode", marks)
-        note = "; ".join(filter(None, (note, "age: steps added since the oldest stored step of the episode")))
-        empty = dict.fromkeys(("agent", "return_of_stored_steps", "policy_version", "mean_priority", "of_all"), "")
+        columns = ("", "id", "agent", "steps", "return", "ending", "age", "policy", "priority", "of all")
+        words = "steps, return and mean priority" if means is not None else "steps and return"
+        notes = (
+            note_on_rows(num, MOST_EPISODES, "episode", marks),
+            f"{words}: of the stored steps",
+            "age: steps added since the oldest of them",
+            "" if self.versions is None else "policy: version",
+        )
+        note = "; ".join(filter(None, notes))
+        empty = dict.fromkeys(("agent", "return", "policy", "priority", "of_all"), "")
         return without_columns(Table(columns, with_gap(rows, chosen), note, has_names=True), **empty)
 
     def _agent(self, index: int) -> object:
@@ -315,32 +334,29 @@ def _endings(stored: StoredEpisodes) -> Row:
     return Row("endings", "infos", meta, (), note, charts.endings(terminated, truncated))
 
 
-def _stored_tracks(stored: StoredEpisodes) -> list[Series]:
-    """Return columns of the stored steps for display: all steps, or evenly spaced ones of a large buffer.
+def stored_tracks(stored: StoredEpisodes) -> dict[str, list[Series]]:
+    """Return columns of the stored steps for display, by track: all steps, or evenly spaced ones of a large buffer.
 
     Endings are left out.
     """
     ring, total = stored.ring, len(stored.ring)
 
-    def column(key: str, places: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the arrays of one column of the steps at `places`, by path. A ragged array is represented by its
-        lengths.
-        """
+    def column(key: str, places: np.ndarray) -> dict[str, np.ndarray | Ragged]:
+        """Return the arrays of one column of the steps at `places`, by path."""
         slots = (ring.tail + places) % ring.capacity
         items = ring.observations.take(ring.links.row[slots]) if key == "obs" else ring.columns[key](slots)
-        columns = nested.flatten({key: items})
-        return {path: leaf.lengths if type(leaf) is Ragged else leaf for path, leaf in columns.items()}
+        return nested.flatten({key: items})
 
-    series = []
+    series: dict[str, list[Series]] = {}
     for key in ("obs", "actions", "rewards", *stored.buffer.extra_model_outputs):
-        numbers = sum(leaf.size for leaf in column(key, np.zeros(1, np.int64)).values())
+        one = column(key, np.zeros(1, np.int64)).values()
+        numbers = sum(1 if type(leaf) is Ragged else leaf.size for leaf in one)
         is_whole = numbers * total <= MOST_STORED_NUMBERS
         places = np.arange(total) if is_whole else np.unique(np.linspace(0, total - 1, MOST_STEPS).astype(np.int64))
         for path, leaf in column(key, places).items():
-            nbytes = leaf.nbytes * total // len(places)
-            series.append(
-                Series(path, COLUMN_HUES.get(key, "extra"), leaf, total, None if is_whole else places, 1, nbytes)
-            )
+            nbytes, shown = leaf.nbytes * total // len(places), leaf.lengths if type(leaf) is Ragged else leaf
+            hue, found = COLUMN_HUES.get(key, "extra"), None if is_whole else places
+            series.setdefault(key, []).append(Series(path, hue, shown, total, found, 1, nbytes))
     return series
 
 
@@ -366,9 +382,14 @@ def multi_agent_replay_card(buffer: MultiAgentEpisodeReplayBuffer) -> Card:
     return Card(
         type(buffer).__name__,
         "",
-        [formatting.counted(len(modules), "module"), formatting.size(buffer.nbytes)],
+        [
+            f"{len(buffer):,} of {formatting.counted(buffer.capacity, 'env step')}",
+            formatting.counted(len(modules), "module"),
+            _sampled(buffer),
+            formatting.size(buffer.nbytes),
+        ],
         facts=known(**_counts(buffer, "env step")),
         chart=charts.filled(len(buffer), buffer.capacity, "env step"),
-        parts=parts,
+        parts=[*parts, multi_agent_memory_card(buffer)],
         notes=left_out([str(module_id) for module_id, _ in modules[MOST_MODULES:]], " modules"),
     )

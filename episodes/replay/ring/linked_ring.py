@@ -42,6 +42,8 @@ FLAGS = (TERMINATEDS, TRUNCATEDS)
 STEP_TRACKS = (ACTIONS, REWARDS, *FLAGS)
 OBSERVED = (Columns.OBS, Columns.NEXT_OBS)
 _REWARD_DTYPES = "?bBhHiIlLqQefd"
+OBSERVATIONS, COPIES, LINKS, UNUSED = "/observations", "/copies", "/links", "/unused"
+"""Names of parts of the memory besides the step tracks. No track can have these names."""
 _BEFORE, _AFTER = "/before", "/after"  # fields of records: the observations at both ends of a step
 
 
@@ -162,9 +164,19 @@ class LinkedRing:
     @property
     def nbytes(self) -> int:
         """Memory size in bytes of the arrays of steps, links and observations, without infos and policy versions."""
-        observations = self.observations.nbytes if self.has_observations else 0
-        unrecorded = (ring for name, ring in self.tracks.items() if name not in self._records)
-        return observations + sum(ring.nbytes for ring in unrecorded) + self._records.nbytes
+        return sum(self.bytes_by_part.values())
+
+    @property
+    def bytes_by_part(self) -> dict[str, int]:
+        """Memory size in bytes of each part: the observations, each step track by its name, copies of observations
+        beside the steps, links, and what fills the records of steps.
+        """
+        parts = {OBSERVATIONS: self.observations.nbytes} if self.has_observations else {}
+        parts |= {name: ring.nbytes for name, ring in self.tracks.items()}
+        fields = self._records.bytes_by_field
+        parts[COPIES] = sum(fields.get(name, 0) for name in (_BEFORE, _AFTER))
+        parts[LINKS] = sum(fields[name] for name in (*ROW_FIELDS, *STEP_FIELDS))
+        return parts | {UNUSED: self._records.unused_bytes}
 
     @property
     def observations(self) -> TrackRing:

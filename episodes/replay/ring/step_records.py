@@ -27,9 +27,13 @@ class StepRecords:
         needed: fields of the records.
         spare: fields for the remaining space, in the order of their use. Others get arrays of their own.
         allocator: creates the arrays.
+
+    Attributes:
+        bytes_by_field: memory size in bytes of each field.
+        unused_bytes: memory size in bytes of what fills the records.
     """
 
-    __slots__ = ("_arrays", "_begins", "_records", "nbytes")
+    __slots__ = ("_arrays", "_begins", "_records", "bytes_by_field", "unused_bytes")
 
     def __init__(self, size: int, needed: Fields, spare: Fields, allocator: Allocator) -> None:
         width = _width(needed)
@@ -39,13 +43,14 @@ class StepRecords:
             chosen[name] = items
         self._records = records = allocator.empty(size, np.empty((0, width), np.uint8))  # [size + 1, width]
         self._arrays = {name: allocator.empty(size, items) for name, items in outside.items()}
-        self.nbytes = records.nbytes + sum(array.nbytes for array in self._arrays.values())
         start, self._begins = 0, {}
         for name, items in sorted(inside.items(), key=_by_alignment):
             self._begins[name] = start
             stop = start + item_bytes(items)
             self._arrays[name] = records[:, start:stop].view(items.dtype).reshape(size + 1, *items.shape[1:])
             start = stop
+        self.bytes_by_field = {name: array.nbytes for name, array in self._arrays.items()}
+        self.unused_bytes = records.nbytes - start * len(records)
 
     def __contains__(self, name: str) -> bool:
         """Return True if the records have a field of this name."""
