@@ -294,7 +294,7 @@ class StoredEpisodes:
         notes = (
             note_on_rows(num, MOST_EPISODES, "episode", marks),
             f"{words}: of the stored steps",
-            "age: steps added since the oldest of them",
+            "age: steps added since the oldest of them was",
             "" if self.versions is None else "policy: version",
         )
         note = "; ".join(filter(None, notes))
@@ -354,7 +354,7 @@ def stored_tracks(stored: StoredEpisodes) -> dict[str, list[Series]]:
         is_whole = numbers * total <= MOST_STORED_NUMBERS
         places = np.arange(total) if is_whole else np.unique(np.linspace(0, total - 1, MOST_STEPS).astype(np.int64))
         for path, leaf in column(key, places).items():
-            nbytes, shown = leaf.nbytes * total // len(places), leaf.lengths if type(leaf) is Ragged else leaf
+            nbytes, shown = leaf.nbytes * total // len(places), leaf.lengths if isinstance(leaf, Ragged) else leaf
             hue, found = COLUMN_HUES.get(key, "extra"), None if is_whole else places
             series.setdefault(key, []).append(Series(path, hue, shown, total, found, 1, nbytes))
     return series

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from episodes.inspect import formatting
@@ -13,15 +13,14 @@ if TYPE_CHECKING:
     from episodes.replay.buffer import EpisodeReplayBuffer
     from episodes.replay.multi_agent_buffer import MultiAgentEpisodeReplayBuffer
 
-_NAMES = {OBSERVATIONS: "obs", COPIES: "copies of obs", LINKS: "links", UNUSED: "filling"}
-_NAMES |= {"/endings": "endings", "/priorities": "priorities"}
-_WORDS = {
-    OBSERVATIONS: "of each step, and the last one of each episode",
-    COPIES: "before and after each step, beside its numbers",
-    LINKS: "episode, time, neighbours and observations of each step",
-    UNUSED: "up to the next size that is fast to read",
-    "endings": " and ".join(FLAGS),
-    "/priorities": "and their sums, from which steps are drawn",
+_ENDINGS, _PRIORITIES = "/endings", "/priorities"
+_NAMES = {
+    OBSERVATIONS: "obs",
+    COPIES: "copies of obs beside steps",
+    LINKS: "links between steps",
+    _ENDINGS: "endings",
+    UNUSED: "filling between steps",
+    _PRIORITIES: "priorities",
 }
 _NOT_COUNTED = "infos and policy versions are not counted"
 
@@ -36,21 +35,21 @@ def memory_card(buffer: EpisodeReplayBuffer, used: Mapping[str, int]) -> Card:
     reserved = ring.bytes_by_part
     endings = sum(reserved.pop(key, 0) for key in FLAGS)
     filling = reserved.pop(UNUSED)
-    reserved |= {"/endings": endings, UNUSED: filling, "/priorities": buffer.nbytes - ring.nbytes}
+    reserved |= {_ENDINGS: endings, UNUSED: filling, _PRIORITIES: buffer.nbytes - ring.nbytes}
     parts = []
     for key, nbytes in reserved.items():
         name = _NAMES.get(key, key)
-        if key == "/priorities":
+        if key == _PRIORITIES:
             taken = 8 * len(ring)
-        elif key in (COPIES, LINKS, "/endings"):
+        elif key in (COPIES, LINKS, _ENDINGS):
             taken = nbytes // (ring.capacity + 1) * len(ring)  # one more item is for padding
         else:
             taken = 0 if key == UNUSED else used.get(name, 0)
         if nbytes:
-            parts.append((name, _WORDS.get(key, "of each step"), taken, nbytes))
+            parts.append((name, taken, nbytes))
     note = (
-        f"bytes; reserved: for the {formatting.counted(buffer.capacity, 'step')} that it can hold; used: by the "
-        f"{len(ring):,} that it holds, of a track as in its row above; {_NOT_COUNTED}"
+        f"bytes; used: by the {formatting.counted(len(ring), 'stored step')}, of a track as in its row; reserved: for "
+        f"{formatting.counted(buffer.capacity, 'step')}, of obs also for the last one of each episode; {_NOT_COUNTED}"
     )
     return _card(parts, note)
 
@@ -60,21 +59,23 @@ def multi_agent_memory_card(buffer: MultiAgentEpisodeReplayBuffer) -> Card:
     `nbytes` of the multi-agent buffer.
     """
     sizes = {formatting.clipped(name): part.nbytes for name, part in buffer.modules.items()}
-    parts = [(name, "steps of this module", None, nbytes) for name, nbytes in sizes.items()]
     rest = buffer.nbytes - sum(sizes.values())
-    if rest:
-        parts.append(("env steps", "the env step of each agent step", None, rest))
-    return _card(parts, f"bytes that are reserved; {_NOT_COUNTED}")
+    parts = [(name, None, nbytes) for name, nbytes in [*sizes.items(), *([("env steps", rest)] if rest else [])]]
+    return _card(parts, f"bytes that are reserved by the steps of each module; {_NOT_COUNTED}")
 
 
-def _card(parts: Iterable[tuple[str, str, int | None, int]], note: str) -> Card:
-    """Return a closed card with the table of the parts (name, words, used and reserved bytes) and their sum."""
-    parts = [*parts]
-    used, reserved = sum(part[2] or 0 for part in parts), sum(part[3] for part in parts)
-    is_known = all(part[2] is not None for part in parts)
-    parts.append(("all", "", used if is_known else None, reserved))
-    rows = [(name, words, *([f"{taken:,}"] if is_known else []), f"{nbytes:,}") for name, words, taken, nbytes in parts]
-    columns = ("part", "", *(["used"] if is_known else []), "reserved")
-    headline = [f"{formatting.size(reserved)} reserved", *([f"{formatting.size(used)} used"] if is_known else [])]
-    table = Table(columns, rows, note, has_names=True)
-    return Card("Memory", "", headline, table=table, is_open=False)
+def _card(parts: Sequence[tuple[str, int | None, int]], note: str) -> Card:
+    """Return a closed card with the table of the parts (name, used and reserved bytes) and their sum.
+
+    Args:
+        parts: the parts; the used bytes of all or of none are known.
+    """
+    used = [taken for _, taken, _ in parts if taken is not None]
+    total = sum(nbytes for _, _, nbytes in parts)
+    rows = [
+        (f"{100 * nbytes / max(total, 1):.1f} %", name, *([] if taken is None else [f"{taken:,}"]), f"{nbytes:,}")
+        for name, taken, nbytes in [*parts, ("all", sum(used) if used else None, total)]
+    ]
+    headline = [f"{formatting.size(total)} reserved", *([f"{formatting.size(sum(used))} used"] if used else [])]
+    columns = ("share", "part", *(["used"] if used else []), "reserved")
+    return Card("Memory", "", headline, table=Table(columns, rows, note, has_names=True), is_open=False)
