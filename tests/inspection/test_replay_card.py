@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from episodes import MultiAgentEpisode, SingleAgentEpisode
 from episodes.errors import StateMismatch
 from episodes.inspect import formatting
+from episodes.inspect.cards import replay
 from episodes.inspect.cards.card import Card
 from episodes.inspect.cards.replay import StoredEpisodes, multi_agent_replay_card, replay_card, stored_tracks
 from episodes.inspect.html import rendered
@@ -282,9 +283,11 @@ NAMES = ["links", "endings", "priorities", "all", "obs copies"]  # of extra outp
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
 @pytest.mark.parametrize("kind", ["number", "array", "dict", "lengths differ"])
 @pytest.mark.parametrize("capacity", [9, 1000])
+@pytest.mark.parametrize("most", [1, 1 << 24])  # numbers that are read in full
 def test_the_memory_of_every_kind_of_track_sums_to_that_of_the_buffer(
-    make: Any, dtype: Any, kind: str, capacity: int
+    make: Any, dtype: Any, kind: str, capacity: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(replay, "MOST_STORED_NUMBERS", most)
     buffer, rng = make(capacity, seed=0), np.random.default_rng(0)
     for n in range(4):
         length = n + 2
