@@ -188,7 +188,7 @@ def overview(
         if name not in LEFT_OUT and not _is_empty(name, values):
             columns[name] = _column(values[begin:])
     columns |= {name: {"values": values[begin:]} for name, values in (measured or {}).items()}
-    columns["nth"] = {"values": repetitions(table)[begin:]}
+    columns["repetition"] = {"values": repetitions(table)[begin:]}
     spec = dataset.env_spec
     environment = clipped(getattr(spec, "id", spec) or "", 80)
     path = clipped(dataset.path, 200)

@@ -75,7 +75,8 @@ MEANINGS = {
     "learning_logp": "the same for the policy that learned from it, at the first gradient step: equal if both saw the "
     "same and had the same weights",
     "acting_value": "stored value of the policy that acted",
-    "log_ratio": "|log(first ratio)| of a row of the first gradient step",
+    "log_ratio": "|log(first ratio)| of a row of the first gradient step; its mean is `log_ratio` in the table of "
+    "episodes",
     "logp_gap": "absolute difference of the sampler's and the trainer's log-probability of the token",
     "value_error": "value minus value target",
     "advantage_error": "advantage times (value target minus value): negative if the advantage has the wrong sign",

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-import io
 import operator
 import re
 import tempfile
-import tokenize
 from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
@@ -27,6 +25,7 @@ from episodes.storage.search.episode_table import CUSTOM
 from episodes.storage.writer import EpisodeWriter
 
 GAMES = 100  # that are written at a time
+OF_PAGES = ("nth", "findings", "update", "worker", "log_ratio", "advantage")  # columns that only pages have
 
 
 def copy(source: str | Path | EpisodeDataset | GameDataset, target: str | Path, where: str | None = None) -> int:
@@ -100,11 +99,12 @@ def condition(text: str) -> Callable[[Table], np.ndarray]:
         InvalidArgument: the text is no such condition. The function raises it for an unknown column.
     """
     try:
-        source, columns = _replace_names(text)
+        source, columns = _as_python(text)
         body = ast.parse(source, mode="eval").body
-    except (SyntaxError, ValueError, tokenize.TokenError) as error:
-        hint = f"; a text is in quotes: {word!r}" if (word := _word_with_digits(text)) else ""
-        raise InvalidArgument(f"{text!r} is no condition: {error.args[0]}{hint}") from None
+    except SyntaxError as error:
+        raise InvalidArgument(f"{text!r} is no condition: {error.args[0]}{_hint(text)}") from None
+    except (MemoryError, RecursionError):
+        raise InvalidArgument(f"{text[:60]!r} ... is no condition: {_TOO_DEEP}") from None
 
     def picks(table: Table) -> np.ndarray:
         """Return which episodes satisfy the condition, bool [n]. Raise `InvalidArgument` if its types do not fit the
@@ -115,6 +115,10 @@ def condition(text: str) -> Callable[[Table], np.ndarray]:
             named = _NamedColumns(table, columns, source)
             with np.errstate(all="ignore"):  # numbers of a column divided by 0 are infinite or NaN
                 return np.broadcast_to(np.asarray(_flags(body, named), bool), num).copy()
+        except RecursionError:
+            raise InvalidArgument(f"{text[:60]!r} ... is no condition: {_TOO_DEEP}") from None
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{error}{'' if 'in quotes' in str(error) else _hint(text)}") from None
         except (TypeError, ArithmeticError) as error:  # of words and numbers, of None
             raise InvalidArgument(f"the condition {text!r} cannot be applied to these episodes: {error}") from None
 
@@ -156,46 +160,80 @@ class _NamedColumns(NamedTuple):
         table has no such column."""
         column = self.columns.get(name, name)
         if column not in self.table:
-            raise InvalidArgument(f"unknown column {column!r}; the columns are {', '.join(self.table)}")
+            raise InvalidArgument(self.unknown(column))
         return self.table[column]
 
+    def unknown(self, column: str) -> str:
+        """Return the error of a name that the table does not have."""
+        of_pages = f"{column!r} is a column of pages alone; " if column in OF_PAGES else ""
+        return f"unknown column {column!r}; {of_pages}the columns are {', '.join(self.table)}"
 
-def _replace_names(text: str) -> tuple[str, dict[str, str]]:
-    """Make a condition valid Python: replace column names such as `custom_data/x` by identifiers.
-    Return the new text and the replacements.
 
-    The replaced names are `return` and `custom_data/KEY`. A KEY that is not a Python name is in quotes.
+_TOO_DEEP = "it is nested too deeply"
+_TOKEN = re.compile(
+    r"[ \t\n\r\f\v]*(?:"
+    r"custom_data[ \t\n\r\f\v]*/[ \t\n\r\f\v]*(?P<custom>[A-Za-z_]\w*|'[^']*'|\"[^\"]*\")"
+    r"|(?P<number>\.?\d(?:[eE][-+](?=\d)|[\w.])*)|(?P<text>'[^']*'|\"[^\"]*\")|(?P<name>[A-Za-z_]\w*)"
+    r"|(?P<sign><=|>=|==?|!=|[-+*/%<>()])|(?P<end>$))",
+    re.ASCII,
+)
+"""Tokens of conditions, the same as those of the pages' `condition.js`."""
+_NUMBER = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
+_PADDED = re.compile(r"0\d*[1-9][\deE+-]*", re.ASCII)  # such as 007
+_UNQUOTED = re.compile(
+    r"'[^']*'|\"[^\"]*\"|\b([A-Za-z_]\w*) *(==?|!=) *(\w+(?:[-.:/]\w+)+)(?= *(?:$|\)|and\b|or\b))", re.ASCII
+)
+_MOST_EXACT = 2.0**53  # from which on not every integer is a float64
+
+
+def _as_python(text: str) -> tuple[str, dict[str, str]]:
+    """Convert a condition to a Python expression, in which identifiers replace column names such as `custom_data/x`.
+    Return it and the names of columns by identifier.
+
+    Raises:
+        InvalidArgument: a part of the text is no token of conditions.
     """
-    tokens = list(tokenize.generate_tokens(io.StringIO(text.strip()).readline))
     columns: dict[str, str] = {}
-    words: list[tuple[int, str]] = []
-    stem, at = "column_", 0
+    words: list[str] = []
+    stem, at, was_text = "column_", 0, False
     while stem in text:  # a name of the condition
         stem += "_"
-    while at < len(tokens):
-        (kind, word), at = tokens[at][:2], at + 1
-        column = "return" if word == "return" else None
-        if word == _CUSTOM_DATA and at + 1 < len(tokens) and tokens[at].string == "/":
-            key = tokens[at + 1]
-            if key.type in (tokenize.NAME, tokenize.STRING):
-                column = CUSTOM + (ast.literal_eval(key.string) if key.type == tokenize.STRING else key.string)
-                at += 2
-        if column is not None:
+    while (match := _TOKEN.match(text, at)) and match.lastgroup != "end":
+        kind, at = match.lastgroup or "end", match.end()
+        word = match[kind]
+        if kind == "number":
+            _check_number(word, text)
+        elif kind == "text" and was_text:  # which Python would join
+            raise InvalidArgument(f"{text!r} is no condition: {word} is out of place")
+        elif kind == "custom" or (kind == "name" and word not in ("and", "or", "not", "True", "False")):
+            column = CUSTOM + (word[1:-1] if word[0] in "'\"" else word) if kind == "custom" else word
             word = f"{stem}{len(columns)}"
             columns[word] = column
-        words.append((kind, "==" if word == "=" else word))
-    return tokenize.untokenize(words), columns
+        words.append(repr(word[1:-1]) if kind == "text" else "==" if word == "=" else word)
+        was_text = kind == "text"
+    if match is None:
+        raise InvalidArgument(f"{text!r} is no condition: cannot read {text[at:].strip()!r}{_hint(text)}")
+    return " ".join(words), columns
 
 
-_CUSTOM_DATA = CUSTOM.removesuffix("/")
+def _check_number(word: str, text: str) -> None:
+    """Raise `InvalidArgument` if a word of a condition that begins with a digit is no number, or no exact one."""
+    if not _NUMBER.fullmatch(word) or _PADDED.fullmatch(word):
+        raise InvalidArgument(f"{word} is no number{_hint(text) or f'; a text is in quotes: {word!r}'}")
+    if word.isdigit() and float(word) >= _MOST_EXACT:
+        raise InvalidArgument(
+            f"{word[:40]} is above 2**53, where conditions do not tell each integer from the next one; for a limit "
+            f"that is not exact write {word[:40]}.0"
+        )
 
 
-def _word_with_digits(text: str) -> str | None:
-    """Return the first word outside of quotes that begins with a digit and is no number, such as an id."""
-    for word in re.findall(r"'[^']*'|\"[^\"]*\"|(?<![\w.])\d\w*", text):
-        if word[0].isdigit() and (not re.fullmatch(r"\d+([eE]\d*)?", word) or (word[0] == "0" and word.strip("0"))):
-            return word
-    return None
+def _hint(text: str) -> str:
+    """Return what to write if a condition compares a column with a text that has no quotes, else ""."""
+    for match in _UNQUOTED.finditer(text):
+        name, sign, word = match.groups()
+        if name and not _NUMBER.fullmatch(word):
+            return f"; a text is in quotes: {name} {sign} {word!r}"
+    return ""
 
 
 def _type_of(value: Any) -> str:
@@ -238,14 +276,25 @@ def _compared(left: _Part, op: ast.cmpop, right: _Part, table: _NamedColumns) ->
         if one.type != "text" or not (other.is_unknown or other.type in ("number", "flag")):
             continue
         if other.is_unknown:
-            known = f"unknown column {other.words!r}; the columns are {', '.join(table.table)}"
+            known = table.unknown(other.words)
         else:
             known = f"{sign} compares numbers with numbers, and texts with texts, but {one.words} is a text and "
             known += f"{other.words} a {other.type}"
         sides = (one.words, repr(other.words)) if other is right else (repr(other.words), one.words)
         is_word = re.fullmatch(r"[\w.]+", other.words) and not isinstance(one.node, ast.Constant)
         raise InvalidArgument(f"{known}; a text is in quotes: {f' {sign} '.join(sides)}" if is_word else known)
-    return compare(*(_evaluate(part.node, table) if part.is_unknown else part.value for part in (left, right)))
+    return compare(*(_evaluate(part.node, table) if part.is_unknown else _as_floats(part) for part in (left, right)))
+
+
+def _as_floats(part: _Part) -> Any:
+    """Return the value of a part of a comparison, in which numbers are float64, as on pages. None stays None."""
+    if part.type not in ("number", "flag"):
+        return part.value
+    values = np.asarray(part.value)
+    if values.dtype.kind != "O":
+        return values.astype(np.float64)
+    floats = np.array([None if value is None else float(value) for value in values.ravel().tolist()], object)
+    return floats.reshape(values.shape)
 
 
 _COMPARE = {

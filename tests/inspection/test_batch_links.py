@@ -60,7 +60,7 @@ def test_links_of_a_minibatch_open_their_steps(tmp_path: Path, tab: Tab, is_serv
             n, t = divmod(int(minibatch["obs"][row, 0]), 1000)
             assert tab.texts("#now") == [f"step {t}"]
             assert tab.value("observations") == str(1000 * n + t)
-            assert tab.texts("tr[aria-selected=true] td:nth-child(2)") == [str(4 + n)]
+            assert tab.texts("tr[aria-selected=true] td[data-column=length]") == [str(4 + n)]
 
     if is_served:
         with served(data) as server:

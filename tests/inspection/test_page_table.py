@@ -9,17 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from episodes import MultiAgentEpisode, SingleAgentEpisode
+from episodes.errors import InvalidArgument
 from episodes.inspect import examine
 from episodes.inspect.html_report import write_report
 from episodes.inspect.learned_tracks import LearnedTracks
 from episodes.inspect.page_server import LiveDataset
 from episodes.inspect.run_findings_page import LiveFindings
 from episodes.inspect.schema import read_schema
-from episodes.storage import EpisodeDataset
+from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.storage.copying import condition
 from episodes.storage.runs import write_status
 from tests.inspection.data import write
 from tests.inspection.test_page import WITH_BROWSER, Tab, browser, head, plain, report, served, tab
@@ -126,7 +128,7 @@ def test_page_of_a_run_sorts_and_filters_by_the_names_in_the_heads(
         assert page.locator("#overview svg .here").count() == 4
         assert tab.ids() == ["e3", "e2", "e1"]  # in the order of the training
         assert tab.texts("#rows thead th") == [
-            *("id", "return", "update", "worker", "log_ratio", "advantage", "kept_as", "num_steps")
+            *("#", "id", "return", "update", "worker", "log_ratio", "advantage", "kept_as", "num_steps")
         ]
         assert tab.texts("#same") == ["the same in all rows: length 4, ending terminated, group 3"]
         for text, ids in FILTERS.items():
@@ -308,7 +310,7 @@ def test_page_shows_bad_data_at_the_top(reward: float, text: str, width: int, tm
     page = tab.open(write_report(data, tmp_path / "page.html", findings=examine(data)).as_uri())
     assert page.locator("#doctor summary").bounding_box()["y"] < page.locator("#overview").bounding_box()["y"]
     assert page.locator("#doctor summary").bounding_box()["y"] < 130
-    assert tab.texts("#body td.bad") == [text]
+    assert tab.texts("#body td.bad[data-column=return]") == [text]
     page.locator("#body tr", has_text="bad").click()
     page.locator("#episode h2", has_text=f"return {text}").wait_for()
     if text != "NaN":
@@ -322,3 +324,154 @@ def test_page_shows_bad_data_at_the_top(reward: float, text: str, width: int, tm
 def test_schema_reads_all_episodes_of_a_small_data_set(num: int, read: int, tmp_path: Path) -> None:
     schema = read_schema(EpisodeDataset(write(tmp_path / "data", [plain([float(n)], id_=str(n)) for n in range(num)])))
     assert (schema.num_read, schema.tracks[0].series.range[2]) == (read, num - 1)
+
+
+@WITH_BROWSER
+def test_page_numbers_episodes_and_counts_findings(tmp_path: Path, tab: Tab) -> None:
+    rewards = [[1.0], [np.nan], [2.0, np.inf], [3.0]]
+    episodes = [plain(values, id_=f"e{n}", terminated=True) for n, values in enumerate(rewards)]
+    data = EpisodeDataset(write(tmp_path / "data", episodes))
+    findings = examine(data)
+    expected = [sum(one.episode == f"e{n}" for one in findings) for n in range(4)]
+    assert expected[0] == 0 < expected[1]
+    with served(data.path) as server:
+        page = tab.open(server.url)
+        page.fill("#words", "findings > 0")
+        assert "unknown column 'findings'" in tab.texts("#error")[0]
+        page.get_by_role("button", name="run the doctor").click()
+        page.locator("th button[data-column=findings]").wait_for()
+        counted = page.evaluate("Array.from(table.columns.findings)")
+        assert counted == expected
+        assert tab.ids() == [f"e{n}" for n in range(4) if expected[n]]
+        assert len(tab.texts("#body td.bad[data-column=findings]")) == sum(count > 0 for count in expected)
+        page.fill("#words", "nth % 2 = 1")
+        assert tab.texts("#body td:first-child") == ["1", "3"]
+        page.fill("#words", "")
+        page.locator("th button[data-column=nth]").click()
+        assert tab.ids() == ["e3", "e2", "e1", "e0"]
+        assert "conditions: nth, id" in page.locator("#names").text_content()
+        offered = page.locator("#chooser input").evaluate_all("boxes => boxes.map((box) => box.dataset.column)")
+        assert set(offered) == set(page.evaluate("Object.keys(table.columns)")) - {"id"}
+        page.locator("#chooser summary").click()
+        page.locator("#chooser input[data-column=is_complete]").check()
+        assert "is_complete" in tab.texts("#rows thead th")
+
+
+@pytest.mark.parametrize("name", ["nth", "findings", "update", "worker", "log_ratio", "advantage"])
+def test_columns_of_pages_are_no_columns_of_conditions_in_python(name: str, tmp_path: Path) -> None:
+    table = EpisodeDataset(write(tmp_path / "data", [kept(0)])).metadata
+    with pytest.raises(InvalidArgument, match=f"'{name}' is a column of pages alone"):
+        condition(f"{name} > 0")(table)
+
+
+@WITH_BROWSER
+def test_invalid_filter_stays_in_its_box(tmp_path: Path, tab: Tab) -> None:
+    data = write(tmp_path / "data", [kept(n) for n in range(4)])
+    with served(data) as server:
+        page = tab.open(server.url)
+        page.fill("#words", "nth < 2")
+        page.fill("#words", "nth < 2 and")
+        polls = page.evaluate("version")
+        with EpisodeWriter(data) as writer:
+            writer.add([kept(9)])
+        for act in (
+            lambda: page.keyboard.press("Enter"),
+            lambda: page.locator("#body tr").nth(1).click(),
+            lambda: page.locator("th button[data-column=nth]").click(),
+            lambda: page.wait_for_function("(before) => version !== before", arg=polls),
+        ):
+            act()
+            assert page.input_value("#words") == "nth < 2 and"
+            assert "the condition is not complete" in tab.texts("#error")[0]
+            assert sorted(tab.ids()) == ["e0", "e1"]
+        page.wait_for_url("**filter=nth+%3C+2+and**")
+        page.reload()
+        page.locator("body[data-ready=yes]").wait_for()
+        assert page.input_value("#words") == "nth < 2 and"
+        assert "the condition is not complete; the table still shows all rows" in tab.texts("#error")[0]
+
+
+RANDOM = "04683c44" + "0123456789abcdef" * 2
+LONG = "robot-007-of-the-long-run-2026-07-03T12:33:11"
+
+
+@WITH_BROWSER
+def test_short_id_in_a_condition_is_named_and_found(tmp_path: Path, tab: Tab) -> None:
+    ids = [RANDOM[:32], LONG, "e3"]
+    page = tab.open(report(write(tmp_path / "data", [plain([float(n)], id_=id_) for n, id_ in enumerate(ids)])))
+    short = tab.texts("#body td[data-column=id]")
+    assert (short[0], short[2]) == ("04683c44…", "e3")
+    for n, written in ((0, "04683c44"), (0, short[0]), (1, short[1]), (1, "robot")):
+        page.fill("#words", f"id = '{written}'")
+        assert f"no id equals '{written}', but 1 begins with it" in tab.texts("#empty")[0]
+        page.get_by_role("button", name=f"find {written}").click()
+        assert tab.ids() == [ids[n]]
+    page.fill("#words", "id = 'nobody'")
+    assert tab.texts("#empty") == ["no episode matches the filter"]
+
+
+@WITH_BROWSER
+def test_short_ids_begin_and_end_as_the_id_and_differ_from_others(tmp_path: Path, tab: Tab) -> None:
+    page = tab.open(report(write(tmp_path / "data", [kept(0)])))
+    parts = st.sampled_from(
+        [RANDOM[:32], RANDOM, "run", "_right", "-007", "x" * 20, "ü", "b1946ac92492d2347c6235b4d2611184"]
+    )
+    ids = st.lists(parts, min_size=1, max_size=4).map("".join)
+
+    @settings(max_examples=60)
+    @given(ids, st.lists(ids, max_size=4))
+    def check(id_: str, others: list[str]) -> None:
+        short = page.evaluate("([id, others]) => shortId(id, others)", [id_, others])
+        alone = page.evaluate("(id) => shortId(id)", id_)
+        assert len(alone) <= 24
+        assert ("…" in alone) == (alone != id_)
+        assert id_.startswith(alone.split("…")[0])
+        assert id_.endswith(alone.split("…")[-1])
+        shorts = page.evaluate("(ids) => ids.map((id) => shortId(id))", others)
+        assert short == (id_ if any(o != id_ and s == alone for o, s in zip(others, shorts, strict=True)) else alone)
+
+    check()
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize("width", [400, 1400])
+def test_keys_reach_each_row_in_the_window(width: int, tmp_path: Path, tab: Tab) -> None:
+    tab.page.set_viewport_size({"width": width, "height": 500})
+    page = tab.open(report(write(tmp_path / "data", [kept(n) for n in range(200)])))
+    page.locator("#rows").focus()
+    for key, row in (("End", 199), ("k", 198), ("ArrowUp", 197), ("j", 198), ("Home", 0), ("j", 1), ("End", 199)):
+        page.keyboard.press(key)
+        page.wait_for_function("(row) => rowOf(state.episode) === row && find(`row-${row}`) !== null", arg=row)
+        low, high = page.evaluate(
+            "(row) => { const box = find(`row-${row}`).getBoundingClientRect(); return [box.top, box.bottom]; }", row
+        )
+        assert 0 <= low < high <= 500, key
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "words"
+    assert page.input_value("#words") == ""
+
+
+@WITH_BROWSER
+def test_bars_of_amounts_begin_at_zero_on_the_scale_of_their_column(tmp_path: Path, tab: Tab) -> None:
+    page = tab.open(report(write(tmp_path / "data", [kept(0)])))
+    number = st.floats(-1e308, 1e308) | st.sampled_from([np.nan, np.inf, -np.inf])
+
+    @settings(max_examples=50)
+    @given(st.lists(number, min_size=1, max_size=8))
+    def check(values: list[float]) -> None:
+        script = """(values) => { table.columns.x = values.map(Number);
+            return table.columns.x.map((one) => barOf("x", one) ?? null); }"""
+        bars = page.evaluate(
+            script, [{np.inf: "Infinity", -np.inf: "-Infinity"}.get(v, "NaN" if v != v else v) for v in values]
+        )
+        known = [value for value in values if np.isfinite(value)]
+        low, high = min([0.0, *known]), max([0.0, *known])
+        for value, bar in zip(values, bars, strict=True):
+            if not np.isfinite(value) or len(set(known)) == 1:
+                assert bar is None
+                continue
+            ends = [float(part.split(":")[1][:-1]) for part in bar.split(";")]
+            expected = [100 * (end / 2 - low / 2) / (high / 2 - low / 2) for end in sorted([0.0, value])]
+            assert ends == pytest.approx(expected, abs=0.06)
+
+    check()

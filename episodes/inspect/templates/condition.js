@@ -2,31 +2,41 @@
 // and, or, not; "=" is "==". `condition(text, columns)` returns a function from the index of a row to true or false. An error has the
 // `names` of the columns, as the page shows them.
 
-const TOKEN = /\s*(?:(custom_data\s*\/\s*(?:[A-Za-z_]\w*|'[^']*'|"[^"]*"))|(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?)|('[^']*'|"[^"]*")|([A-Za-z_]\w*)|(<=|>=|==?|!=|[-+*\/%<>()]))/y;
-const WORD = /\s*(\d\w*)/y, NUMBER = /^\d+(?:[eE]\d*)?$/;  // a word that begins with a digit, such as an id
+// The tokens are those of `episodes/storage/copying.py`.
+
+const SPACE = "[ \\t\\n\\r\\f\\v]*", QUOTED = `'[^']*'|"[^"]*"`;
+const TOKEN = new RegExp(`${SPACE}(?:custom_data${SPACE}/${SPACE}(?<custom>[A-Za-z_]\\w*|${QUOTED})|(?<number>\\.?\\d(?:[eE][-+](?=\\d)|[\\w.])*)|(?<text>${QUOTED})|(?<name>[A-Za-z_]\\w*)|(?<sign><=|>=|==?|!=|[-+*/%<>()])|(?<end>$))`, "y");
+const NUMBER = /^(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?$/, PADDED = /^0\d*[1-9][\deE+-]*$/;  // such as 007
+const UNQUOTED = /'[^']*'|"[^"]*"|\b([A-Za-z_]\w*) *(==?|!=) *(\w+(?:[-.:\/]\w+)+)(?= *(?:$|\)|and\b|or\b))/g;
 const COMPARISONS = ["<", "<=", ">", ">=", "==", "!="];
 
 function tokens(text) {
   const result = [];
-  TOKEN.lastIndex = 0;
-  while (text.slice(TOKEN.lastIndex).trim()) {
-    const at = TOKEN.lastIndex;
-    WORD.lastIndex = at;
-    const word = WORD.exec(text)?.[1];
-    const isPadded = /^0\d*[1-9]/.test(word) && !/[.eE]/.test(text[WORD.lastIndex] ?? "");  // such as 007
-    if (word && (!NUMBER.test(word) || isPadded)) throw new Error(`${word} is no number; a text is in quotes: '${word}'`);
-    const match = TOKEN.exec(text);
-    if (!match) throw new Error(`cannot read ${JSON.stringify(text.slice(at).trim())}`);
-    const [, custom, number, string, name, sign] = match;
-    if (custom) result.push({ kind: "name", value: "custom_data/" + custom.replace(/^custom_data\s*\/\s*/, "").replace(/^(['"])(.*)\1$/, "$2") });
-    else if (number) result.push({ kind: "value", value: Number(number), words: number });
-    else if (string) result.push({ kind: "value", value: string.slice(1, -1), words: string });
+  for (let at = 0; ; at = TOKEN.lastIndex) {
+    TOKEN.lastIndex = at;
+    const parts = TOKEN.exec(text)?.groups;
+    if (!parts) throw new Error(`cannot read ${JSON.stringify(text.slice(at).trim())}`);
+    const { custom, number, text: quoted, name, sign } = parts;
+    if (parts.end !== undefined) return result;
+    if (custom) result.push({ kind: "name", value: "custom_data/" + custom.replace(/^(['"])(.*)\1$/s, "$2") });
+    else if (number) result.push({ kind: "value", value: numberFrom(number, text), words: number });
+    else if (quoted) result.push({ kind: "value", value: quoted.slice(1, -1), words: quoted });
     else if (["and", "or", "not"].includes(name)) result.push({ kind: name });
     else if (name === "True" || name === "False") result.push({ kind: "value", value: name === "True", words: name });
     else if (name) result.push({ kind: "name", value: name });
     else result.push({ kind: sign === "=" ? "==" : sign });
   }
-  return result;
+}
+
+function numberFrom(word, text) {  // throw an error if a word that begins with a digit is no number, or no exact one
+  if (!NUMBER.test(word) || PADDED.test(word)) throw new Error(`${word} is no number${hintOf(text) || `; a text is in quotes: '${word}'`}`);
+  if (/^\d+$/.test(word) && Number(word) >= 2 ** 53) throw new Error(`${word.slice(0, 40)} is above 2**53, where conditions do not tell each integer from the next one; for a limit that is not exact write ${word.slice(0, 40)}.0`);
+  return Number(word);
+}
+
+function hintOf(text) {  // what to write if a column is compared with a text that has no quotes
+  for (const [, name, sign, word] of text.matchAll(UNQUOTED)) if (name && !NUMBER.test(word)) return `; a text is in quotes: ${name} ${sign} '${word}'`;
+  return "";
 }
 
 function typeOf(values) {  // "text", "number" or "flag"; "" of values of several types, or of none
@@ -61,6 +71,14 @@ function modulo(x, y) {  // with the sign of y, as in Python
 const isTrue = (value) => Number.isNaN(value) || Boolean(value);  // as in Python
 
 function condition(text, columns, names = Object.keys(columns)) {
+  try {
+    return compiled(text, columns, names);
+  } catch (error) {
+    throw new Error(error.message.includes("in quotes") ? error.message : error.message + hintOf(text));
+  }
+}
+
+function compiled(text, columns, names) {
   const list = tokens(text);
   let at = 0, reads = 0;  // of columns
   const next = (...kinds) => (at < list.length && kinds.includes(list[at].kind) ? list[at++].kind : null);
@@ -146,6 +164,6 @@ function condition(text, columns, names = Object.keys(columns)) {
     return typed(typeOf(column), (i) => column[i] ?? null, token.value);
   }
   const result = checkFlag(or());
-  if (at < list.length) throw new Error(`${list[at].value ?? list[at].kind} is out of place`);
+  if (at < list.length) throw new Error(`${list[at].words ?? list[at].value ?? list[at].kind} is out of place`);
   return (i) => Boolean(isTrue(result(i)));
 }

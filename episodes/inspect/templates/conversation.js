@@ -10,17 +10,12 @@ const isTalk = (episode) => talksOf(episode).length > 0 && !episode.turns;
 
 function talkHeading(episode) {
   const [talk] = talksOf(episode), ofUpdate = updatesOf(episode), facts = talk.facts.map((fact) => (/^(one of \d+ in )?group /.test(fact) ? fact + ofUpdate : fact));
-  return element("h2", {}, element("span", { title: episode.title }, `Conversation ${shortId(episode.title)}`), element("small", {}, facts.join(", ")));
+  return element("h2", {}, "Conversation ", idButton(episode.title), element("small", {}, facts.join(", ")));
 }
 
 function updatesOf(episode) {  // that learned from it, in words
   const updates = [...new Set((episode.updates ?? []).map(([update]) => update))].sort((a, b) => a - b);
   return updates.length ? ` of update ${updates.join(", ")}` : "";
-}
-
-function shortId(id, others = []) {  // with its end if another id begins equally
-  const short = id.length > 12 ? id.slice(0, 8) : id;
-  return short !== id && others.some((other) => other !== id && other.startsWith(short)) ? `${short}…${id.slice(-4)}` : short;
 }
 
 function quantitiesOf(talks) {  // of all shown conversations, by name

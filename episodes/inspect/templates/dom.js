@@ -13,8 +13,22 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
-function briefId(id) {  // of 32 random hexadecimal digits the first 8; what follows them stays
-  return /^[0-9a-f]{32}(?![0-9a-f])/.test(id) ? id.slice(0, 8) + id.slice(32) : id;
+const MOST_OF_ID = 24;  // characters
+
+function shortId(id, others = []) {  // with "…" for what is left out: all but 8 of 32 random hexadecimal digits, and the middle
+  const short = middleCut(id.replace(/^([0-9a-f]{8})[0-9a-f]{24}(?![0-9a-f])/, "$1…"));
+  return short !== id && others.some((other) => other !== id && shortId(other) === short) ? id : short;
+}
+
+function middleCut(text) {
+  const end = Math.floor((MOST_OF_ID - 1) / 2);
+  return text.length <= MOST_OF_ID ? text : `${text.slice(0, MOST_OF_ID - 1 - end)}…${text.slice(-end)}`;
+}
+
+function idButton(id) {  // the short id, which copies the whole one
+  const button = element("button", { type: "button", class: "id", title: id, "aria-description": "copies the id" }, shortId(id));
+  button.addEventListener("click", () => navigator.clipboard?.writeText(id).then(() => { button.classList.add("copied"); }, () => {}));
+  return button;
 }
 
 function show(value) {

@@ -1,7 +1,7 @@
 // One episode, or two to compare: lanes of numbers over a common time axis, frames of all cameras, texts as turns.
 
 const SHOWN_LANES = 32, WIDE = 8, SHOWN_OF_WIDE = 2, NAMED_TRACKS = 6, HEAT = 2, MOST_TURNS = 400, MOST_UPDATES = 6, SPEEDS = [2, 5, 10, 20, 30, 60];
-const KEYS = "Left, Right: a step. Page Up, Page Down: a tenth. Home, End. Space: play. Escape: the whole episode. ?: this list. In the table: Up, Down, and Enter for the episode.";
+const KEYS = "Left, Right: a step. Page Up, Page Down: a tenth. Home, End. Space: play. Escape: the whole episode. ?: this list.";
 let shown = null;  // the episode
 let other = null;  // the episode to compare with
 let playing = null;
@@ -566,14 +566,15 @@ function firstDifference() {
   if (best) go.addEventListener("click", () => move(best[0]));
   const tolerance = element("input", { type: "number", min: 0, step: "any", value: state.tolerance, "aria-label": "tolerance" });
   tolerance.addEventListener("change", () => { state.tolerance = Math.max(Number(tolerance.value) || 0, 0); save(); draw(); });
-  return [element("p", { id: "difference" }, `compared with ${briefId(other.title)} (dashed, or below) `, go, " ", element("label", {}, "tolerance ", tolerance), " ", stopComparing())];
+  return [element("p", { id: "difference" }, `compared with ${shortId(other.title)} (dashed, or below) `, go, " ", element("label", {}, "tolerance ", tolerance), " ", stopComparing())];
 }
 
 function heading(episode) {
-  const name = element("span", { title: episode.title }, briefId(episode.title ?? ""));
+  const name = idButton(episode.title ?? "");
   if (isTalk(episode)) return talkHeading(episode);
   if (episode.ending === undefined) return element("h2", {}, name);
-  const words = [`${counted(episode.length, "step")}, return `, typeof episode.return === "number" && Number.isFinite(episode.return) ? show(episode.return) : element("b", { class: "bad" }, show(episode.return)), `${episode.started ? `, from t ${episode.started}` : ""}, `];
+  const row = rowOf(episode === shown ? state.episode : state.other), place = row < 0 ? "" : `# ${row}, `;
+  const words = [`${place}${counted(episode.length, "step")}, return `, typeof episode.return === "number" && Number.isFinite(episode.return) ? show(episode.return) : element("b", { class: "bad" }, show(episode.return)), `${episode.started ? `, from t ${episode.started}` : ""}, `];
   return element("h2", {}, name, element("small", {}, ...words, element("i", { class: kindOf(episode.ending) }, episode.ending), sampledBy(episode)));
 }
 

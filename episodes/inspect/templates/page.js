@@ -97,6 +97,9 @@ async function fetchEpisode(key, window_) {
 async function fetchFindings() {
   const answer = await fetch("findings").catch(() => null);
   if (answer?.ok) findings = decode(await answer.arrayBuffer());
+  nameColumns();
+  arrange();
+  fitColumns();
   drawDoctor();
   draw();
 }
@@ -177,18 +180,36 @@ function follow(row, isNew = true) {
   choose(row, false, isNew);
 }
 
+function walk(to) {  // by a key, to a place in the table, which scrolls into the window
+  if (order[to] === undefined) return;
+  reveal(order[to]);
+  if (state.isComparing) choose(order[to], true); else choose(order[to], false, false);
+  if (state.isListed) find(`row-${order[to]}`)?.scrollIntoView({ block: "nearest" });
+}
+
 // --- keyboard and forms -----------------------------------------------------------------------------------------
 
 find("rows").addEventListener("keydown", (event) => {
   const at = order.indexOf(rowOf(state.episode)), page = Math.max(1, Math.floor(find("rows").clientHeight / ROW_HEIGHT) - 2);
   const to = { ArrowDown: at + 1, ArrowUp: Math.max(at - 1, 0), PageDown: Math.min(at + page, order.length - 1), PageUp: Math.max(at - page, 0), Home: 0, End: order.length - 1 }[event.key];
   if (to !== undefined) {
-    if (state.isComparing && order[to] !== undefined) { reveal(order[to]); choose(order[to], true); } else follow(order[to], false);
+    walk(to);
     event.preventDefault();
     event.stopPropagation();
   }
   if (event.key === "Escape") compareNext(false);
   if (event.key === "Enter" && shown) { find("episode").focus(); event.preventDefault(); }
+});
+
+document.addEventListener("keydown", (event) => {  // of the whole page
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select, textarea, input:not([type=checkbox])")) return;
+  const at = order.indexOf(rowOf(state.episode)), to = { j: at + 1, k: at - 1 }[event.key];
+  if (to !== undefined) walk(to);
+  if (event.key !== "/") return;
+  event.preventDefault();
+  Object.assign(state, { isListed: true });
+  drawRows();
+  find("words").focus();
 });
 
 document.addEventListener("keydown", (event) => {
@@ -206,7 +227,7 @@ find("compare").addEventListener("click", () => compareNext(!state.isComparing))
 find("rows").addEventListener("scroll", () => requestAnimationFrame(drawRows));
 addEventListener("resize", fitColumns);
 for (const event of ["pointerover", "focusin"]) find("rows").addEventListener(event, ({ target }) => { if (target.closest("th")) find("meaning").textContent = meaningOf(target.closest("th").querySelector("button")?.dataset.column); });
-find("filters").addEventListener("submit", (event) => event.preventDefault());
+find("filters").addEventListener("submit", (event) => { event.preventDefault(); find("rows").focus(); });
 for (const [id, name] of [["words", "filter"], ["ending", "ending"]]) {
   find(id).addEventListener("input", () => {
     state[name] = find(id).value;
@@ -220,10 +241,10 @@ for (const [id, name] of [["words", "filter"], ["ending", "ending"]]) {
 // --- begin, and follow the server -------------------------------------------------------------------------------
 
 function refresh(message) {
+  if (!isLoaded) findings = message.findings ?? null;
   addRows(message);
   if (!isLoaded) {
     load();  // after the rows, in which it may look for a step
-    findings = message.findings ?? null;
     drawDoctor();
   }
   isLoaded = true;

@@ -1,16 +1,20 @@
 // The table of episodes: columns, filter, order, and rows of which only the visible ones are in the document.
 
 const ROW_HEIGHT = 29, CUSTOM = "custom_data/", TRAINING_STEP = `${CUSTOM}num_steps`, KEPT_AS = `${CUSTOM}kept_as`;
-const FIRST_COLUMNS = ["id", "length", "return", "ending", "t_started", "agent_id", "num_agents", "update", "worker", "log_ratio", "advantage"];
+const FIRST_COLUMNS = ["nth", "id", "length", "return", "ending", "t_started", "agent_id", "num_agents", "update", "worker", "log_ratio", "advantage", "findings"];
 const TITLES = {
+  nth: "position in the data set, from 0, which conditions call nth and Python dataset[nth]", findings: "findings of the doctor with this id; each names the first episode with its problem, so further ones may have 0",
   t_started: "first step of the chunk in its episode", update: "the newest update that learned from it", worker: "the worker that sampled it",
-  log_ratio: "mean of |log(probability of the action when learned / when sampled)|, at the first gradient step of that update", advantage: "mean advantage of its steps in that update",
+  log_ratio: "mean of |log(probability of the action when learned / when sampled)|, of its steps that are in the first gradient step of that update, whose page calls it |log ratio|; – is none", advantage: "mean advantage of its steps in that update",
   [TRAINING_STEP]: "environment steps of the run when it was sampled", [KEPT_AS]: "why it was kept: the best or the worst return of its interval of the training, or at random",
 };
-const MOST_USEFUL = ["id", "return", "agent_id", "t_started", KEPT_AS, TRAINING_STEP, "length", "ending", "num_agents", "update", "advantage", "log_ratio", "worker"];
+const MOST_USEFUL = ["id", "nth", "return", "findings", "agent_id", "t_started", KEPT_AS, TRAINING_STEP, "length", "ending", "num_agents", "update", "advantage", "log_ratio", "worker"];
 let left = new Set();  // columns that are left out, since they do not fit or are not chosen
+const LABELS = { nth: "#" };  // heads of columns that are not their names
+const NO_AMOUNTS = ["nth", "update", "worker", "seed", "policy_version_min", "policy_version_max"];  // numbers that are names, without a bar
 let table = { num: 0, columns: {} };
 let named = {};  // the columns by the names of conditions: those of custom data also by their own
+let findings = null;  // of the doctor
 let natural = [];  // the rows in the order of the training, or of the data set
 let order = [];  // indices of the rows that match the filter, in the chosen order
 let readable = "";  // the last condition that could be evaluated
@@ -21,10 +25,20 @@ function addRows(message) {  // the rows from `message.begin` on are replaced
     const texts = part.texts ? Array.from(part.codes, (code) => (code ? part.texts[code - 1] : null)) : null;
     const flags = part.flags ? Array.from(part.flags, Boolean) : null;
     const values = texts ?? flags ?? part.values;
-    const before = table.columns[name];  // none of a column that is empty in all earlier rows
+    const before = name === "repetition" ? table.repetition : table.columns[name];  // none of a column that is empty in all earlier rows
     columns[name] = message.begin ? [...Array.from({ length: message.begin }, (_, row) => before?.[row] ?? null), ...values] : values;
   }
-  table = { ...message, columns };
+  const { repetition, ...others } = columns;  // of equal ids, which no condition knows
+  table = { ...message, columns: { nth: [...Array(message.num).keys()], ...others }, repetition };
+  nameColumns();
+}
+
+function nameColumns() {
+  const { columns } = table, counts = new Int32Array(table.num);
+  if (findings) {
+    for (const { id } of findings.rows) if (id !== null) for (const row of rowsOf(id)) counts[row] += 1;
+    columns.findings = counts;
+  }
   const short = Object.keys(columns).filter((name) => name.startsWith(CUSTOM)).map((name) => [name.slice(CUSTOM.length), columns[name]]);
   named = { ...Object.fromEntries(short), ...columns };
   const steps = columns[TRAINING_STEP];
@@ -32,18 +46,18 @@ function addRows(message) {  // the rows from `message.begin` on are replaced
   if (steps && natural.every((row) => Number.isFinite(steps[row]))) natural.sort((a, b) => steps[a] - steps[b] || a - b);
 }
 
-const headOf = (name) => (name.startsWith(CUSTOM) && named[name.slice(CUSTOM.length)] === table.columns[name] ? name.slice(CUSTOM.length) : name);
+const headOf = (name) => LABELS[name] ?? (name.startsWith(CUSTOM) && named[name.slice(CUSTOM.length)] === table.columns[name] ? name.slice(CUSTOM.length) : name);
 
 function keyOf(row) {
-  const { id, t_started, agent_id, nth } = table.columns;
-  return { id: id[row], t: t_started[row], agent: agent_id?.[row] ?? "", nth: nth[row] };
+  const { repetition, columns: { id, t_started, agent_id } } = table;
+  return { id: id[row], t: t_started[row], agent: agent_id?.[row] ?? "", nth: repetition[row] };
 }
 
 function rowOf(key) {  // -1 if there is no such episode
   if (!key) return -1;
-  const { id, t_started, agent_id, nth } = table.columns;
+  const { repetition, columns: { id, t_started, agent_id } } = table;
   for (let row = 0; row < table.num; row++) {
-    if (id[row] === key.id && t_started[row] === key.t && (agent_id?.[row] ?? "") === key.agent && nth[row] === key.nth) return row;
+    if (id[row] === key.id && t_started[row] === key.t && (agent_id?.[row] ?? "") === key.agent && repetition[row] === key.nth) return row;
   }
   return -1;
 }
@@ -61,8 +75,8 @@ function filtered() {
   find("error").textContent = "";
   if (!text) readable = "";
   if (!text || !isCondition(text)) {
-    const part = text.toLowerCase(), texts = Object.values(table.columns).filter(isText);
-    return natural.filter((row) => isEnding(row) && (!text || texts.some((column) => String(column[row] ?? "").toLowerCase().includes(part))));
+    const parts = text.toLowerCase().split("…"), texts = Object.values(table.columns).filter(isText), matches = (value) => parts.every((part) => value.includes(part));
+    return natural.filter((row) => isEnding(row) && (!text || texts.some((column) => matches(String(column[row] ?? "").toLowerCase()))));
   }
   let rows = natural;
   try {
@@ -90,8 +104,18 @@ function arrange() {
   const text = state.filter.trim(), noun = table.columns.num_agents ? "game" : "episode";
   const unmatched = text && !isCondition(text) ? `no id and no other text contains ${JSON.stringify(text)}; a condition is, for example: return > 100` : `no ${noun} matches the filter`;
   const none = live ? `no ${noun}s yet: waiting for a writer` : "the data set has no episodes";
-  find("empty").textContent = order.length ? "" : table.num ? unmatched : none;
+  find("empty").replaceChildren(...(order.length ? [] : table.num ? similarIds(text) ?? [unmatched] : [none]));
   drawRows();
+}
+
+function similarIds(text) {  // what to do if no id equals that of a condition, but ids begin with it
+  const match = /\bid\s*==?\s*(?:'([^']+)'|"([^"]+)")/.exec(text), id = match?.[1] ?? match?.[2];
+  if (!id || table.columns.id.includes(id)) return null;
+  const [begin, end = ""] = id.split("…"), count = table.columns.id.filter((one) => one?.startsWith(begin) && one.endsWith(end)).length;
+  if (!count) return null;
+  const button = element("button", { type: "button" }, `find ${id}`);
+  button.addEventListener("click", () => { find("words").value = id; find("words").dispatchEvent(new Event("input")); find("words").focus(); });
+  return [`no id equals '${id}', but ${count.toLocaleString("en")} ${count === 1 ? "begins" : "begin"} with it: write ${id} alone, without id and quotes `, button];
 }
 
 const isText = (column) => Array.prototype.some.call(column, (value) => typeof value === "string");
@@ -102,15 +126,17 @@ function shownColumns() {
   const whole = differs(columns.episode_return, columns.return) ? ["episode_return"] : [];
   const isUseful = (name) => names.includes(name) && !(name === "t_started" && columns.t_started.every((start) => start === 0));
   const all = [...FIRST_COLUMNS.filter(isUseful), ...whole, ...names.filter((name) => name.startsWith(CUSTOM))];
+  if (!names.includes("findings") || columns.findings.every((count) => count === 0)) all.splice(0, all.length, ...all.filter((name) => name !== "findings"));
   const isConstant = (name) => table.num > 1 && !["id", "return"].includes(name) && !Array.prototype.some.call(columns[name], (value) => !isSame(value, columns[name][0]));
-  return { varied: all.filter((name) => !isConstant(name)), constant: all.filter(isConstant) };
+  const varied = all.filter((name) => !isConstant(name));
+  return { varied, constant: all.filter(isConstant), every: [...varied, ...names.filter((name) => !varied.includes(name))] };
 }
 
-const visibleColumns = () => shownColumns().varied.filter((name) => !left.has(name));
+const visibleColumns = () => shownColumns().every.filter((name) => !left.has(name));
 
 function fitColumns() {  // leave out the least useful columns until the others fit, or those that were not chosen
-  const { varied } = shownColumns(), box = find("rows"), main = document.querySelector("main"), isKept = (name) => ["id", state.sort].includes(name);
-  left = new Set(state.columns ? varied.filter((name) => !isKept(name) && !state.columns.includes(name)) : []);
+  const { varied, every } = shownColumns(), box = find("rows"), main = document.querySelector("main"), isKept = (name) => ["id", state.sort].includes(name);
+  left = new Set(every.filter((name) => !isKept(name) && !(state.columns ?? varied).includes(name)));
   main.style.setProperty("--table", "100%");  // the widest
   drawHeads();
   drawRows();
@@ -131,14 +157,14 @@ function fitColumns() {  // leave out the least useful columns until the others 
   drawRows();
 }
 
-function drawMenu(varied) {  // the columns to choose from
-  const choices = varied.filter((name) => name !== "id").map((name) => {
+function drawMenu(every) {  // the columns to choose from
+  const choices = every.filter((name) => name !== "id").map((name) => {
     const box = element("input", { type: "checkbox", "data-column": name, ...(left.has(name) ? {} : { checked: "" }) });
     box.addEventListener("change", () => {
-      state.columns = varied.filter((one) => (one === name ? box.checked : !left.has(one)));
+      state.columns = every.filter((one) => (one === name ? box.checked : !left.has(one)));
       chooseColumns(`input[data-column="${CSS.escape(name)}"]`);
     });
-    return element("label", { title: TITLES[name] }, box, headOf(name));
+    return element("label", { title: TITLES[name] }, box, LABELS[name] ? `${LABELS[name]} (${name})` : headOf(name));
   });
   const fit = element("button", { type: "button", ...(state.columns ? {} : { disabled: "" }) }, "as many as fit");
   fit.addEventListener("click", () => { state.columns = null; chooseColumns("summary"); });
@@ -153,10 +179,11 @@ function chooseColumns(focused) {
 }
 
 function drawHeads() {
-  const { varied, constant } = shownColumns(), first = (name) => table.columns[name][0];
+  const { constant, every } = shownColumns(), first = (name) => table.columns[name][0];
   const same = constant.flatMap((name, i) => [i ? ", " : "", element("span", { title: TITLES[name] }, `${headOf(name)} ${cellText(first(name)) || "none"}`)]);
   find("same").replaceChildren(...(same.length ? ["the same in all rows: ", ...same] : []));
-  drawMenu(varied);
+  drawMenu(every);
+  find("names").textContent = `Columns of conditions: ${every.map((name) => `${headOf(name) === LABELS[name] ? name : headOf(name)}`).join(", ")}.`;
   document.querySelector("#rows thead tr").replaceChildren(...visibleColumns().map((name) => {
     const button = element("button", { type: "button", "data-column": name, title: TITLES[name] }, headOf(name));
     button.addEventListener("click", () => {
@@ -172,7 +199,20 @@ function drawHeads() {
   }));
 }
 
-const cellText = (value) => (typeof value === "string" ? briefId(value) : Number.isNaN(value) ? "–" : show(value));
+const cellText = (value) => (typeof value === "string" ? shortId(value) : Number.isNaN(value) ? "–" : show(value));
+
+const extents = new WeakMap();  // of columns
+
+function barOf(name, value) {  // the style of a bar behind an amount, from 0 on the scale of its column
+  const column = table.columns[name];
+  if (NO_AMOUNTS.includes(name) || typeof value !== "number" || !Number.isFinite(value)) return undefined;
+  if (!extents.has(column)) {
+    const known = Array.prototype.filter.call(column, Number.isFinite), [low, high] = known.reduce(([a, b], one) => [Math.min(a, one), Math.max(b, one)], [0, 0]);
+    extents.set(column, [low, high, known.some((one) => one !== known[0])]);
+  }
+  const [low, high, isVaried] = extents.get(column), at = (one) => `${(100 * (one / 2 - low / 2) / (high / 2 - low / 2)).toFixed(1)}%`;
+  return isVaried ? `--from:${at(Math.min(value, 0))};--to:${at(Math.max(value, 0))}` : undefined;
+}
 
 const meaningOf = (name) => (TITLES[name] ? `${headOf(name)}: ${TITLES[name]}` : "");
 
@@ -191,9 +231,10 @@ function drawRows() {
   find("body").replaceChildren(...rows.map((row) => {
     const cells = names.map((name) => {
       const value = table.columns[name][row];
+      const bar = barOf(name, value);
       const isOdd = ["return", "episode_return"].includes(name) && !Number.isFinite(value), isText = typeof value === "string";
-      const kind = name === "ending" ? kindOf(value) : isText ? "text" : isOdd ? "bad" : "";
-      return element("td", { class: kind, "data-column": name, title: isText ? value : isOdd ? "not a finite number" : undefined }, isOdd ? show(value) : cellText(value));
+      const kind = name === "ending" ? kindOf(value) : isText ? "text" : isOdd || (name === "findings" && value) ? "bad" : "";
+      return element("td", { class: bar ? `${kind} amount` : kind, style: bar, "data-column": name, title: isText ? value : isOdd ? "not a finite number" : undefined }, isOdd ? show(value) : cellText(value));
     });
     const line = element("tr", { id: `row-${row}`, "aria-selected": String(row === chosen), class: row === other ? "other" : "" }, ...cells);
     line.addEventListener("mousedown", (event) => { if (event.shiftKey) event.preventDefault(); });  // which would select text
@@ -278,8 +319,9 @@ function chart(title, values) {  // returns or lengths in the natural order of t
   const count = order.length - odd, mean = count ? `mean ${show(sum / count)}, ` : "", range = least > most ? "none" : least === most ? show(least) : `${show(least)} … ${show(most)}`;
   const words = [`${mean}${range}`, ...(odd ? [", ", element("b", { class: "bad" }, `${odd.toLocaleString("en")} not finite${infinite.length ? " (▲)" : ""}`)] : [])];
   const noun = table.columns.num_agents ? "game" : "episode", isKnown = low <= high;
+  const steps = table.columns[TRAINING_STEP], isByStep = steps && natural.every((row) => Number.isFinite(steps[row])), stepOf = (place) => steps[natural[place]].toLocaleString("en");
   const heights = isKnown ? [...new Set([high, low])].map((value) => element("span", { style: `top:${yAt(value)}px`, title: show(value) }, brief(value))) : [];
-  const places = num ? [...new Set([0, num - 1])].map((n) => element("span", { style: `left:${xAt(natural[n]) / 6}%` }, n === 0 ? `${noun} 0${table.columns[TRAINING_STEP] ? ", by training step" : ""}` : n.toLocaleString("en"))) : [];
+  const places = num ? [...new Set([0, num - 1])].map((n) => element("span", { style: `left:${xAt(natural[n]) / 6}%` }, n === 0 ? isByStep ? `training step ${stepOf(0)}` : `${noun} 0` : isByStep ? stepOf(num - 1) : n.toLocaleString("en"))) : [];
   const plot = element("div", { class: "plot" }, element("div", { class: "heights" }, ...heights), svg, element("div", { class: "places" }, ...places));
   if (isKnown && low < 0 && high > 0) svg.prepend(element("line", { class: "grid", x1: 0, x2: 600, y1: yAt(0), y2: yAt(0) }));
   const key = (style, name) => [element("i", { class: "swatch", style }), name];
@@ -331,8 +373,6 @@ function overview() {
 
 // --- what the doctor found ----------------------------------------------------------------------------------------
 
-let findings = null;
-
 function findingsOf(key) {  // with a step, of an episode whose id is that of no other row
   const known = (findings?.rows ?? []).filter((one) => one.step !== null);
   if (table.columns.num_agents) {  // steps are those of one agent, whose turns have their env steps
@@ -362,7 +402,7 @@ function drawDoctor() {
   }
   const items = findings.rows.map((one) => {
     const rows = one.id === null ? [] : rowsOf(one.id);
-    const place = element(rows.length ? "button" : "span", rows.length ? { type: "button" } : {}, one.id === null ? "" : `${briefId(one.id)}${one.step === null ? "" : `, step ${one.step}`}`);
+    const place = element(rows.length ? "button" : "span", rows.length ? { type: "button" } : {}, one.id === null ? "" : `${shortId(one.id)}${one.step === null ? "" : `, step ${one.step}`}`);
     if (one.id !== null) place.title = one.id;
     if (rows.length) place.addEventListener("click", async () => { reveal(rows[0]); [state.step, state.stepOfAgent] = table.columns.num_agents ? [0, { id: one.id, t: one.step ?? 0 }] : [one.step ?? 0, null]; await choose(rows[0]); find("episode").focus(); });
     const times = one.times > 1 ? ` (${one.times.toLocaleString("en")} times)` : "";

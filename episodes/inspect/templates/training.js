@@ -467,7 +467,7 @@ function episodeLists() {
   const parts = runs.flatMap((run, i) => Object.entries(run.episodes).flatMap(([set, lists]) => Object.entries(lists).map(([title, rows]) => {
     const links = rows.map((row) => {
       const address = `episodes/${i}/${encodeURIComponent(set)}/#${new URLSearchParams({ episode: JSON.stringify([row.id, row.t, row.agent, row.nth]) })}`;
-      return element("li", {}, element("a", { href: address, title: row.id }, briefId(row.id)), ` return ${grouped(row.return)}, ${counted(row.length, "step")}${row.at === null ? "" : `, at step ${row.at.toLocaleString("en")}`}`);
+      return element("li", {}, element("a", { href: address, title: row.id }, shortId(row.id)), ` return ${grouped(row.return)}, ${counted(row.length, "step")}${row.at === null ? "" : `, at step ${row.at.toLocaleString("en")}`}`);
     });
     return element("div", { class: "chart" }, element("h2", {}, `Episodes: ${title}`, element("span", {}, `${run.name}/${set}`)), element("ul", {}, ...links));
   })));
