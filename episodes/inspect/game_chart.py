@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 WIDTH = 640
 BESIDE = 11  # pixels from the last env step of an agent to the mark of its ending
 MOST_TICKS = 800  # in the timelines of all agents
-MOST_LABELS = 100  # texts of env steps, in the timelines of all agents; somewhat fewer of many agents
+MOST_LABELS = 64  # texts of env steps, in the timelines of all agents; somewhat fewer of many agents
 WIDEST_LABEL = 16  # pixels around a mark that show its text
 REWARDS_TOP, REWARDS_HEIGHT = 9, 26  # of a lane
 TRACK_HEIGHT, LETTERED_TRACK_HEIGHT = 30, 40  # of a row of a shared track, without and with its numbers as text
+MOST_LETTERED = 60  # items of the shared tracks with their numbers as text
 NARROWEST, LETTER = 300, 6  # pixels of the narrowest chart, and of a digit of its numbers
-MOST_POINTS = 400  # of the shared tracks of all agents
+MOST_POINTS = 240  # of the shared tracks of all agents
 MOST_TRACK_ROWS, MOST_TRACKS = 10, 3  # of the shared tracks
 _HUES = ("actions", "observations", "infos", "extra")  # of shared tracks, the first is drawn first
 
@@ -142,10 +143,12 @@ def shared_tracks(tracks: Sequence[tuple[Any, Timeline, Iterable[Series]]], begi
     labels.sort(key=lambda label: (-len(found[label]), _HUES.index(found[label][0][2].hue)))
     labels = labels[: max(min(MOST_TRACKS, MOST_TRACK_ROWS // max(len(tracks), 1)), 1)]
     num_rows = max(sum(len(found[label]) for label in labels), 1)
-    groups = ""
+    groups, room = "", MOST_LETTERED
     for label in labels:
         is_dots = any(series.is_choice or series.counts.missing for *_, series in found[label])
-        is_lettered = is_dots and all(_fits(line, series, axis) for _, line, series in found[label])
+        num_items = sum(len(series.items) for *_, series in found[label])
+        is_lettered = is_dots and num_items <= room and all(_fits(*row[1:], axis) for row in found[label])
+        room -= num_items * is_lettered
         scale = Scale(*ranges[label], *((14, LETTERED_TRACK_HEIGHT - 18) if is_lettered else (4, TRACK_HEIGHT - 8)))
         most = max(MOST_POINTS // num_rows, 24)
         groups += "".join(_track(row, axis, scale, most, is_dots, is_lettered) for row in found[label])
@@ -175,7 +178,7 @@ def _row(agent: AgentID, axis: _Steps, height: int, title: str, inner: str, besi
         f'<div class="ep-lane"><span title="{escape(clipped(agent, 200))}">{escape(clipped(agent, 24))} {more}</span> '
         f'<svg width="{WIDTH}" height="{height}" role="img" overflow="visible"><title>{escape(title)}</title>'
         f'<svg class="ep-dots" width="100%" height="{height}" viewBox="0 0 {WIDTH} {height}" '
-        f'preserveAspectRatio="none" overflow="visible"><g fill="none"><path class="ep-ticks" stroke="#888" '
+        f'preserveAspectRatio="none"><g fill="none"><path class="ep-ticks" stroke="#888" '
         f'stroke-opacity=".25" d="{grid}"/>{inner}</g></svg>{beside}</svg></div>'
     )
 
@@ -215,7 +218,7 @@ def _lane(agent: AgentID, line: Timeline, axis: _Steps, gap: float, scale: Scale
     inner = (
         f'<path class="ep-observations" stroke-width="6" d="{_path(seen, 3)}" stroke="{colour("observations")}"/>{bars}'
         f'<path class="ep-actions" stroke-width="6" d="{_path(acted, bottom)}" stroke="{colour("actions")}"/>{dashes}'
-        f'<g pointer-events="all">{_labels(line, axis, most, height)}</g>'
+        f'<g pointer-events="all" stroke="none" stroke-width="{height}">{_labels(line, axis, most, height)}</g>'
     )
     beside = (scale.labels() if scale.height > 0 else "") + mark
     return _row(agent, axis, height, words, inner, beside, f"<small>{escape(result)}</small>" if result else "")
@@ -242,7 +245,7 @@ def _pending_marks(line: Timeline, axis: _Steps, scale: Scale, bottom: float) ->
         svg += _outline("odd", scale.top, scale.top + scale.height)
     if not svg:
         return ""
-    return f'<svg x="{place}" overflow="visible">{svg}</svg>'
+    return f'<svg x="{place}" overflow="visible" pointer-events="none">{svg}</svg>'
 
 
 def _outline(hue: str, top: float, low: float) -> str:
@@ -321,7 +324,7 @@ def _labels(line: Timeline, axis: _Steps, most: int, height: int) -> str:
                 words += f", rewards {low} to {high}, sum {total}"
         if begin <= pending < begin + every:
             words += "".join(f", {each}" for each in _pending_words(line))
-        svg += f'<path d="M{left:.0f} 0H{right:.0f}V{height}H{left:.0f}z"><title>{escape(words)}</title></path>'
+        svg += f'<path d="M{left:.0f} {height / 2:g}H{right:.0f}"><title>{escape(words)}</title></path>'
     return svg
 
 
@@ -392,23 +395,20 @@ def _track(
     else:
         at, numbers = series.cells(len(series.items) if len(series.items) <= most else most // 2).line(0)
     xs, ys = axis.at(clock[series.items[at]]), scale.heights(np.asarray(numbers, np.float64))
-    if is_dots and len(xs) > most:  # close dots are drawn as one
-        width = WIDTH / most
-        places = np.unique(np.stack([xs // width * width, ys], 1), axis=0)
-        places = places[:: -(-len(places) // (2 * most))]
-        xs, ys = places.T
-    is_drawn = ~np.isnan(ys)
-    path, before = "", False
-    for x, y, is_there in zip(np.rint(xs).tolist(), ys.tolist(), is_drawn.tolist(), strict=True):
-        path += f"{'L' if before else 'M'}{x:.0f} {y:.0f}{'h0' if is_dots else ''}" if is_there else ""
-        before = is_there and not is_dots
+    if is_dots:
+        path = _dots(xs, ys, most)
+    else:
+        path, before = "", False
+        for x, y, is_there in zip(np.rint(xs).tolist(), ys.tolist(), (~np.isnan(ys)).tolist(), strict=True):
+            path += f"{'L' if before else 'M'}{x:.0f} {y:.0f}" if is_there else ""
+            before = is_there
     low, mean, high = map(number, series.range)
     words = (
         f"{series.label} of {clipped(agent, 40)}: min {low}, {'' if series.is_choice else f'mean {mean}, '}max {high}"
     )
     width = 'stroke-width="4" stroke-linecap="round"' if is_dots else 'stroke-width="1.5" stroke-linecap="round"'
     inner = f'<g class="ep-{series.hue}" stroke="{colour(series.hue)}" {width}><path d="{path}"/></g>'
-    beside, height = scale.labels(), LETTERED_TRACK_HEIGHT if is_lettered else TRACK_HEIGHT
+    beside, height = "" if is_lettered else scale.labels(), LETTERED_TRACK_HEIGHT if is_lettered else TRACK_HEIGHT
     pending = _pending_item(line, series)
     for step, value in pending:
         ring = f'r="2.5" fill="none" stroke="{colour(series.hue)}" stroke-width="1.5"'
@@ -418,12 +418,28 @@ def _track(
         places = [*zip(clock[series.items[at]].tolist(), numbers.tolist(), strict=True), *pending]
         beside += '<g text-anchor="middle">'
         for (step, value), y in zip(places, scale.heights(np.array([value for _, value in places])), strict=True):
-            anchor = ' text-anchor="start"' if step == axis.begin else ""  # beside the numbers of the scale
-            text = f'<text x="{axis.percent(step)}" y="{y - 5:.0f}"{anchor}>{number(value)}</text>'
+            text = f'<text x="{axis.percent(step)}" y="{y - 5:.0f}">{number(value)}</text>'
             beside += "" if np.isnan(value) else text
         beside += "</g>"
     name = f'<small class="ep-label ep-{series.hue}">{escape(clipped(series.label, 40))}</small>'
     return _row(agent, axis, height, words, inner, beside, name)
+
+
+def _dots(xs: np.ndarray, ys: np.ndarray, most: int) -> str:
+    """Return an SVG path with a dot for each point (xs [k], ys [k]). Of more than `most`, close ones are one stripe."""
+    places = np.rint(np.stack([ys, xs], 1)[~np.isnan(ys)])
+    width = 0.0
+    if len(places) > most:
+        width = 2 * WIDTH / most
+        places = np.unique(places // [1, width] * [1, width], axis=0)
+    ends = np.append(places[1:] - places[:-1], [[1.0, 0.0]], 0)[: len(places)]
+    is_last = (ends[:, 0] != 0) | (ends[:, 1] > 1.01 * width) if width else np.ones(len(places), bool)
+    path, start = "", 0
+    for last in np.flatnonzero(is_last).tolist():
+        (y, x), end = places[start].tolist(), places[last][1]
+        path += f"M{x:.0f} {y:.0f}h{end - x:.0f}"
+        start = last + 1
+    return path
 
 
 def _stripes(clock: ArrayLike, axis: _Steps, gap: float) -> np.ndarray:

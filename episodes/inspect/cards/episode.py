@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from episodes.multi_agent.timeline import Timeline
     from episodes.single_agent.episode import SingleAgentEpisode
 
-ROOM_OF_NAMES = 0.3  # of an axis, of the names before its first numbers
+ROOM_OF_NAMES = 0.45  # of an axis, of the names before its first numbers
 
 
 def episode_card(
@@ -81,9 +81,11 @@ def _env_steps(line: Timeline | None, axis: Axis) -> Markup:
         share = (step - begin) / max(axis.span, 1)
         if 0 < share < ROOM_OF_NAMES:
             continue
-        anchor = ("start", "middle", "end")[(share > 0) + (share == 1)]
+        anchor = "" if 0 < share < 1 else f' text-anchor="{"end" if share else "start"}"'
         env_step = int(line.observation_times[step - begin])
         for y, name, value in ((10, "agent's step", step), (22, "env step", env_step)):
             text = f"{value:,}" if share else f"{name} {value:,}"
-            words += f'<text x="{100 * share:.4g}%" y="{y}" text-anchor="{anchor}">{text}</text>'
-    return Markup(f'<svg class="ep-rail ep-steps" width="480" height="26" role="img">{words}</svg>')
+            words += f'<text x="{100 * share:.4g}%" y="{y}"{anchor}>{text}</text>'
+    return Markup(
+        f'<svg class="ep-rail ep-steps" width="480" height="26" text-anchor="middle" role="img">{words}</svg>'
+    )
