@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from episodes.inspect.colours import DEFECT, colour
 from episodes.inspect.formatting import clipped, counted, number
-from episodes.inspect.scales import Scale, ticks
+from episodes.inspect.scales import Scale, end_ticks
 from episodes.inspect.series import Series
 from episodes.inspect.timeline_bar import ENDS
 
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 WIDTH = 640
 BESIDE = 11  # pixels from the last env step of an agent to the mark of its ending
 MOST_TICKS = 800  # in the timelines of all agents
-MOST_LABELS = 100  # texts of env steps, in the timelines of all agents; somewhat fewer of many agents
+MOST_LABELS = 64  # texts of env steps, in the timelines of all agents; somewhat fewer of many agents
 WIDEST_LABEL = 16  # pixels around a mark that show its text
 REWARDS_TOP, REWARDS_HEIGHT = 9, 26  # of a lane
-TRACK_HEIGHT = 26
-MOST_POINTS = 400  # of the shared tracks of all agents
+TRACK_HEIGHT, LETTERED_TRACK_HEIGHT = 30, 40  # of a row of a shared track, without and with its numbers as text
+MOST_LETTERED = 60  # items of the shared tracks with their numbers as text
+NARROWEST, LETTER = 300, 6  # pixels of the narrowest chart, and of a digit of its numbers
+MOST_POINTS = 240  # of the shared tracks of all agents
 MOST_TRACK_ROWS, MOST_TRACKS = 10, 3  # of the shared tracks
 _HUES = ("actions", "observations", "infos", "extra")  # of shared tracks, the first is drawn first
 
@@ -51,19 +53,27 @@ class _Steps:
 
     def ticks(self) -> list[int]:
         """Return the first and the last env step, and round numbers between them."""
-        apart = 0.12 * self.span  # from the ends, so that the numbers do not overlap
-        low, high = self.begin + apart, self.end - apart
-        inner = [int(t) for t in ticks(self.begin, self.end) if t.is_integer() and low <= t <= high]
-        return [self.begin, *inner, *[self.end] * (self.end > self.begin)]
+        return end_ticks(self.begin, self.end)
+
+    def percent(self, step: float) -> str:
+        """Return the x coordinate of an env step as a percentage of the width."""
+        return f"{100 * (step - self.begin) / self.span:.4g}%"
+
+
+def pending_reward(line: Timeline) -> float:
+    """Return the sum of an agent's rewards since its newest observation, 0 if there are none."""
+    return 0.0 if line.reward is None else float(line.reward)
 
 
 def timelines(
     lines: Sequence[tuple[Any, Timeline]], begin: int, end: int, results: Mapping[Any, str] | None = None
 ) -> Markup | None:
     """Return an SVG chart with one timeline per agent: observations, rewards as bars on one scale for all agents,
-    actions, and ending or pending action.
+    actions, and its ending.
 
-    Each mark has a text with its env step, action and reward. If there are many, a text is of several env steps.
+    The action and the reward of an agent's unfinished step are outlined, at the env step of the action. If the agent
+    has not acted yet, its reward is at its newest observation. Each mark has a text with its env step, action and
+    reward. If there are many, a text is of several env steps.
 
     Args:
         lines: pairs of agent and its `Timeline`.
@@ -80,6 +90,8 @@ def timelines(
     has_room = max(len(line.observation_times) for _, line in lines) <= max_steps
     gap = 0.0 if has_room else max(1.0, axis.span / max_steps)  # the same for all, which are compared
     rewards = np.concatenate([_rewarded(line)[1] for _, line in lines])
+    waiting = [pending_reward(line) for _, line in lines if pending_reward(line)]
+    rewards = np.append(rewards, waiting)
     finite = rewards[np.isfinite(rewards)]
     scale = Scale(
         float(finite.min(initial=0)), float(finite.max(initial=0)), REWARDS_TOP, REWARDS_HEIGHT if len(rewards) else -4
@@ -89,8 +101,11 @@ def timelines(
     kinds = {"observations": "observes (above)", "rewards": "gets a reward (bar from 0)", "actions": "acts (below)"}
     if not len(rewards):
         del kinds["rewards"]
-    if any(line.phase == "waits" for _, line in lines):
-        kinds["waits"] = "○ waits for an observation"
+    is_waiting = any(line.phase == "waits" for _, line in lines)
+    if is_waiting or waiting:
+        kinds["pending"] = "□ pending, of an unfinished step"
+    if is_waiting:
+        kinds["waits"] = "┄ waits for an observation"
     endings = {line.episode.ending for _, line in lines if line.episode.ending.is_done}
     marks = {"terminated": ("■", any(each.is_terminated for each in endings))}
     marks["truncated"] = ("‖", any(each.is_truncated for each in endings))
@@ -120,22 +135,23 @@ def shared_tracks(tracks: Sequence[tuple[Any, Timeline, Iterable[Series]]], begi
             if is_single and series.hue in _HUES and not np.isnan(series.range[0]):
                 found.setdefault(series.label, []).append((agent, line, series))
     ranges = {
-        label: (min(each.range[0] for *_, each in rows), max(each.range[2] for *_, each in rows))
+        label: (min(ends), max(ends))
         for label, rows in found.items()
+        for ends in [[end for row in rows for end in _ends(*row[1:])]]
     }
     labels = [label for label, (low, high) in ranges.items() if low < high]
     labels.sort(key=lambda label: (-len(found[label]), _HUES.index(found[label][0][2].hue)))
     labels = labels[: max(min(MOST_TRACKS, MOST_TRACK_ROWS // max(len(tracks), 1)), 1)]
     num_rows = max(sum(len(found[label]) for label in labels), 1)
-    groups = ""
+    groups, room = "", MOST_LETTERED
     for label in labels:
-        scale = Scale(*ranges[label], 4, TRACK_HEIGHT - 8)
-        name = f'<div class="ep-label ep-{found[label][0][2].hue}">{escape(clipped(label, 40))}</div>'
         is_dots = any(series.is_choice or series.counts.missing for *_, series in found[label])
+        num_items = sum(len(series.items) for *_, series in found[label])
+        is_lettered = is_dots and num_items <= room and all(_fits(*row[1:], axis) for row in found[label])
+        room -= num_items * is_lettered
+        scale = Scale(*ranges[label], *((14, LETTERED_TRACK_HEIGHT - 18) if is_lettered else (4, TRACK_HEIGHT - 8)))
         most = max(MOST_POINTS // num_rows, 24)
-        groups += name + "".join(
-            _track(agent, line, series, axis, scale, most, is_dots) for agent, line, series in found[label]
-        )
+        groups += "".join(_track(row, axis, scale, most, is_dots, is_lettered) for row in found[label])
     return Markup(f'<div class="ep-lanes">{groups}{_axis(axis)}</div>') if groups else None
 
 
@@ -143,66 +159,102 @@ def _axis(axis: _Steps) -> str:
     """Return the row with the numbers of the env steps."""
     words = ""
     for step in axis.ticks():
-        words += f'<text x="{100 * (step - axis.begin) / axis.span:.2f}%" y="11" text-anchor="middle">{step:,}</text>'
+        words += f'<text x="{axis.percent(step)}" y="11" text-anchor="middle">{step:,}</text>'
     svg = f'<svg class="ep-ticks" width="{WIDTH}" height="14" overflow="visible" role="img">'
     svg += f"<title>env steps</title>{words}</svg>"
-    return f'<div class="ep-lane"><span>env step</span> {svg}<span></span></div>'
+    return f'<div class="ep-lane"><span>env step</span> {svg}</div>'
 
 
-def _row(agent: AgentID, axis: _Steps, height: int, title: str, inner: str, beside: str, result: str) -> str:
-    """Return a row of a chart: the agent, a picture with a grid of env steps, and a text.
+def _row(agent: AgentID, axis: _Steps, height: int, title: str, inner: str, beside: str, more: str) -> str:
+    """Return a row of a chart: the agent with a text below it, and a picture with a grid of env steps.
 
     Args:
         inner: SVG whose x coordinates are stretched to the width of the row.
         beside: SVG that is not stretched.
+        more: HTML below the agent.
     """
-    behind = f'<span title="{escape(result)}">{escape(result)}</span>' if result else "<span></span>"
     grid = "".join(f"M{x:.0f} -4V{height + 4}" for x in axis.at(axis.ticks()).tolist())
     return (
-        f'<div class="ep-lane"><span title="{escape(clipped(agent, 200))}">{escape(clipped(agent, 24))}</span> '
+        f'<div class="ep-lane"><span title="{escape(clipped(agent, 200))}">{escape(clipped(agent, 24))} {more}</span> '
         f'<svg width="{WIDTH}" height="{height}" role="img" overflow="visible"><title>{escape(title)}</title>'
         f'<svg class="ep-dots" width="100%" height="{height}" viewBox="0 0 {WIDTH} {height}" '
-        f'preserveAspectRatio="none" overflow="visible"><g fill="none"><path class="ep-ticks" stroke="#888" '
-        f'stroke-opacity=".25" d="{grid}"/>{inner}</g></svg>{beside}</svg>{behind}</div>'
+        f'preserveAspectRatio="none"><g fill="none"><path class="ep-ticks" stroke="#888" '
+        f'stroke-opacity=".25" d="{grid}"/>{inner}</g></svg>{beside}</svg></div>'
     )
 
 
 def _lane(agent: AgentID, line: Timeline, axis: _Steps, gap: float, scale: Scale, most: int, result: str) -> str:
-    """Return the SVG timeline of one agent: observations, rewards, actions, and a mark for its ending or pending
-    action.
+    """Return the SVG timeline of one agent: observations, rewards, actions, and marks of its ending and pending step.
 
     Args:
         line: timeline of the agent.
         gap: env steps at most this far apart are joined to one stripe.
         scale: scale of the rewards of all agents.
         most: most texts.
-        result: text behind the timeline.
+        result: text below the agent.
     """
     height = round(scale.top + scale.height) + 9 + 6 * (scale.height < 0)
     middle, bottom = height / 2, height - 3
     mark = ""
     if line.episode.ending.is_done:
-        place = 100 * (int(line.observation_times[-1]) - axis.begin) / axis.span
         shape = ENDS[line.episode.ending]
         end = f'<g transform="translate({BESIDE} {middle - 10:g})">{shape}</g>'
-        mark = f'<svg x="{place:.1f}%" overflow="visible">{end}</svg>'
-    elif line.phase == "waits":
-        ring = f'r="4" fill="none" stroke="{colour("rewards")}" stroke-width="2"'
-        mark = f'<circle class="ep-waits" cx="100%" cy="{middle:g}" transform="translate({BESIDE})" {ring}/>'
+        mark = f'<svg x="{axis.percent(int(line.observation_times[-1]))}" overflow="visible">{end}</svg>'
+    mark += _pending_marks(line, axis, scale, bottom)
     times, rewards = _rewarded(line)
-    words = f"{len(line.observation_times):,} observations (above), {len(line.action_times):,} actions (below), "
+    acts = line.action_times[: len(line.action_times) - (line.phase == "waits")]
+    words = f"{len(line.observation_times):,} observations (above), {len(acts):,} actions (below), "
     words += f"{line.phase}, {len(rewards):,} rewards other than 0"
     words += (
         f", from {number(np.nanmin(rewards))} to {number(np.nanmax(rewards))}" if (rewards == rewards).any() else ""
     )
     bars = _bars(times, rewards, axis, gap, scale) if scale.height > 0 else '<path class="ep-rewards" d=""/>'
-    seen, acted = (_stripes(clock, axis, gap) for clock in (line.observation_times, line.action_times))
+    seen, acted = (_stripes(clock, axis, gap) for clock in (line.observation_times, acts))
+    dashes = ""
+    if line.phase == "waits":
+        start = axis.at(_pending_step(line)) + 5
+        dashes = f'<path class="ep-waits ep-actions" stroke="{colour("actions")}" stroke-dasharray="2 3" '
+        dashes += f'd="M{min(start, WIDTH):.0f} {bottom}H{WIDTH}"/>'
     inner = (
         f'<path class="ep-observations" stroke-width="6" d="{_path(seen, 3)}" stroke="{colour("observations")}"/>{bars}'
-        f'<path class="ep-actions" stroke-width="6" d="{_path(acted, bottom)}" stroke="{colour("actions")}"/>'
-        f'<g pointer-events="all">{_labels(line, axis, most, height)}</g>'
+        f'<path class="ep-actions" stroke-width="6" d="{_path(acted, bottom)}" stroke="{colour("actions")}"/>{dashes}'
+        f'<g pointer-events="all" stroke="none" stroke-width="{height}">{_labels(line, axis, most, height)}</g>'
     )
-    return _row(agent, axis, height, words, inner, (scale.labels() if scale.height > 0 else "") + mark, result)
+    beside = (scale.labels() if scale.height > 0 else "") + mark
+    return _row(agent, axis, height, words, inner, beside, f"<small>{escape(result)}</small>" if result else "")
+
+
+def _pending_step(line: Timeline) -> int:
+    """Return the env step of an agent's pending action, or of its newest observation if it has not acted on it."""
+    return int((line.action_times if line.phase == "waits" else line.observation_times)[-1])
+
+
+def _pending_marks(line: Timeline, axis: _Steps, scale: Scale, bottom: float) -> str:
+    """Return SVG with outlines of an agent's pending action and reward.
+
+    Args:
+        bottom: y coordinate of the actions.
+    """
+    place, svg, reward = axis.percent(_pending_step(line)), "", pending_reward(line)
+    if line.phase == "waits":
+        svg += _outline("actions", bottom - 3, bottom + 3)
+    if np.isfinite(reward) and reward:
+        top, low = sorted(scale.heights(np.array([reward, 0.0])).tolist())
+        svg += _outline("rewards", top, low)
+    elif reward:
+        svg += _outline("odd", scale.top, scale.top + scale.height)
+    if not svg:
+        return ""
+    return f'<svg x="{place}" overflow="visible" pointer-events="none">{svg}</svg>'
+
+
+def _outline(hue: str, top: float, low: float) -> str:
+    """Return SVG with the outline of a mark around x = 0, for the colour of a kind of track or "odd" for a defect."""
+    line_colour = DEFECT if hue == "odd" else colour(hue)
+    return (
+        f'<path class="ep-pending ep-{hue}" fill="{line_colour}" fill-opacity=".15" stroke="{line_colour}" '
+        f'stroke-width="1.5" d="M-3 {top:.1f}H3V{low:.1f}H-3z"/>'
+    )
 
 
 def _rewarded(line: Timeline) -> tuple[np.ndarray, np.ndarray]:
@@ -244,6 +296,7 @@ def _bars(times: np.ndarray, rewards: np.ndarray, axis: _Steps, gap: float, scal
 def _labels(line: Timeline, axis: _Steps, most: int, height: int) -> str:
     """Return SVG without colour that shows a text where the pointer is: env step, action and reward."""
     observed, acted = (np.asarray(clock, np.int64) for clock in (line.observation_times, line.action_times))
+    pending = _pending_step(line)
     steps = np.union1d(observed, acted)
     every = 1 if len(steps) <= most else -(-(axis.span + 1) // most)
     cells = np.unique((steps - axis.begin) // every)
@@ -260,62 +313,133 @@ def _labels(line: Timeline, axis: _Steps, most: int, height: int) -> str:
         numbers = rewards[done]
         if every == 1:
             words = f"env step {begin:,}: " + ", ".join(
-                [*["observes"] * (seen.stop > seen.start), *_act(line, done, numbers)]
+                [*["observes"] * (seen.stop > seen.start), *_act(line, done.start, numbers)]
             )
         else:
             words = f"env steps {begin:,} to {min(begin + every - 1, axis.end):,}: "
-            words += f"{counted(seen.stop - seen.start, 'observation')}, {counted(done.stop - done.start, 'action')}"
+            words += f"{counted(seen.stop - seen.start, 'observation')}, {counted(len(numbers), 'action')}"
             if len(numbers):
                 with np.errstate(over="ignore", invalid="ignore"):
                     low, high, total = (number(each) for each in (numbers.min(), numbers.max(), numbers.sum()))
                 words += f", rewards {low} to {high}, sum {total}"
-        svg += f'<path d="M{left:.0f} 0H{right:.0f}V{height}H{left:.0f}z"><title>{escape(words)}</title></path>'
+        if begin <= pending < begin + every:
+            words += "".join(f", {each}" for each in _pending_words(line))
+        svg += f'<path d="M{left:.0f} {height / 2:g}H{right:.0f}"><title>{escape(words)}</title></path>'
     return svg
 
 
-def _act(line: Timeline, done: slice, rewards: np.ndarray) -> list[str]:
-    """Return texts about the action of an agent at one env step, none if it did not act.
+def _act(line: Timeline, index: int, rewards: np.ndarray) -> list[str]:
+    """Return texts about the action of an agent at one env step, none if it did not act or its step is unfinished.
 
     Args:
-        done: the place of the action among those of the agent.
-        rewards: its reward [1], or none while it waits for an observation.
+        index: the index of the action among those of the agent.
+        rewards: its reward [1], or none [0].
     """
-    if done.start == done.stop:
-        return []
     if not len(rewards):
-        return ["acts", "waits for an observation"]
-    action = line.episode.tracks.actions.data
-    value: Any = action[done.start] if isinstance(action, list | np.ndarray) else None
-    is_single = isinstance(value, int | float) or (isinstance(value, np.ndarray | np.generic) and value.ndim == 0)
-    is_number = is_single and np.asarray(value).dtype.kind in "biuf"
-    return [f"action {number(float(value))}" if is_number else "acts", f"reward {number(rewards[0])}"]
+        return []
+    actions = line.episode.tracks.actions.data
+    value = _single(actions[index] if isinstance(actions, list | np.ndarray) else None)
+    return ["acts" if value is None else f"action {number(value)}", f"reward {number(rewards[0])}"]
 
 
-def _track(agent: AgentID, line: Timeline, series: Series, axis: _Steps, scale: Scale, most: int, is_dots: bool) -> str:
-    """Return the row of one agent's track, with a line through its numbers or a dot for each of them."""
+def _pending_words(line: Timeline) -> list[str]:
+    """Return texts about the unfinished step of an agent: its action and its rewards so far."""
+    words, value = [], _single(line.action)
+    if line.phase == "waits":
+        words = ["pending action" + ("" if value is None else f" {number(value)}"), "waits for an observation"]
+    return words + [f"pending reward {number(pending_reward(line))}"] * bool(pending_reward(line))
+
+
+def _single(action: Any) -> float | None:
+    """Return an action that is a single number, None for other actions."""
+    is_single = isinstance(action, int | float) or (isinstance(action, np.ndarray | np.generic) and action.ndim == 0)
+    return float(action) if is_single and np.asarray(action).dtype.kind in "biuf" else None
+
+
+def _pending_item(line: Timeline, series: Series) -> list[tuple[int, float]]:
+    """Return env step and number of an agent's pending action if it belongs to the track, as a list of 0 or 1 items."""
+    value = _single(line.action) if line.phase == "waits" and series.hue == "actions" else None
+    return [(_pending_step(line), value)] if value is not None and np.isfinite(value) else []
+
+
+def _ends(line: Timeline, series: Series) -> list[float]:
+    """Return the lowest and the highest number of an agent's track, and that of its pending action."""
+    return [series.range[0], series.range[2], *(value for _, value in _pending_item(line, series))]
+
+
+def _fits(line: Timeline, series: Series, axis: _Steps) -> bool:
+    """Return whether the numbers of an agent's track can be written at their env steps."""
+    clock = np.asarray(line.observation_times if series.more else line.action_times)
+    pending = _pending_item(line, series)
+    numbers = {*series.finite[:, 0].tolist(), *(value for _, value in pending)}
+    longest = max((len(number(value)) for value in numbers), default=0)
+    steps = np.append(clock[series.items], [step for step, _ in pending])
+    apart = np.diff(steps).min(initial=axis.span) * NARROWEST / axis.span
+    return bool(apart >= LETTER * longest + 3)
+
+
+def _track(
+    row: tuple[Any, Timeline, Series], axis: _Steps, scale: Scale, most: int, is_dots: bool, is_lettered: bool
+) -> str:
+    """Return the row of one agent's track, with a line through its numbers or a dot for each of them.
+
+    Args:
+        row: agent, its timeline, and the track.
+        most: most points of the line.
+        is_lettered: whether each dot has its number above.
+    """
+    agent, line, series = row
     clock = np.asarray(line.observation_times if series.more else line.action_times)
     if is_dots:
         at, numbers = np.arange(len(series.finite)), series.finite[:, 0].astype(np.float64)
     else:
         at, numbers = series.cells(len(series.items) if len(series.items) <= most else most // 2).line(0)
     xs, ys = axis.at(clock[series.items[at]]), scale.heights(np.asarray(numbers, np.float64))
-    if is_dots and len(xs) > most:  # close dots are drawn as one
-        width = WIDTH / most
-        places = np.unique(np.stack([xs // width * width, ys], 1), axis=0)
-        places = places[:: -(-len(places) // (2 * most))]
-        xs, ys = places.T
-    is_drawn = ~np.isnan(ys)
-    path, before = "", False
-    for x, y, is_there in zip(np.rint(xs).tolist(), ys.tolist(), is_drawn.tolist(), strict=True):
-        path += f"{'L' if before else 'M'}{x:.0f} {y:.0f}{'h0' if is_dots else ''}" if is_there else ""
-        before = is_there and not is_dots
+    if is_dots:
+        path = _dots(xs, ys, most)
+    else:
+        path, before = "", False
+        for x, y, is_there in zip(np.rint(xs).tolist(), ys.tolist(), (~np.isnan(ys)).tolist(), strict=True):
+            path += f"{'L' if before else 'M'}{x:.0f} {y:.0f}" if is_there else ""
+            before = is_there
     low, mean, high = map(number, series.range)
     words = (
         f"{series.label} of {clipped(agent, 40)}: min {low}, {'' if series.is_choice else f'mean {mean}, '}max {high}"
     )
     width = 'stroke-width="4" stroke-linecap="round"' if is_dots else 'stroke-width="1.5" stroke-linecap="round"'
     inner = f'<g class="ep-{series.hue}" stroke="{colour(series.hue)}" {width}><path d="{path}"/></g>'
-    return _row(agent, axis, TRACK_HEIGHT, words, inner, scale.labels(), "")
+    beside, height = "" if is_lettered else scale.labels(), LETTERED_TRACK_HEIGHT if is_lettered else TRACK_HEIGHT
+    pending = _pending_item(line, series)
+    for step, value in pending:
+        ring = f'r="2.5" fill="none" stroke="{colour(series.hue)}" stroke-width="1.5"'
+        y = float(scale.heights(np.array([value]))[0])
+        beside += f'<circle class="ep-pending ep-{series.hue}" cx="{axis.percent(step)}" cy="{y:.0f}" {ring}/>'
+    if is_lettered:
+        places = [*zip(clock[series.items[at]].tolist(), numbers.tolist(), strict=True), *pending]
+        beside += '<g text-anchor="middle">'
+        for (step, value), y in zip(places, scale.heights(np.array([value for _, value in places])), strict=True):
+            text = f'<text x="{axis.percent(step)}" y="{y - 5:.0f}">{number(value)}</text>'
+            beside += "" if np.isnan(value) else text
+        beside += "</g>"
+    name = f'<small class="ep-label ep-{series.hue}">{escape(clipped(series.label, 40))}</small>'
+    return _row(agent, axis, height, words, inner, beside, name)
+
+
+def _dots(xs: np.ndarray, ys: np.ndarray, most: int) -> str:
+    """Return an SVG path with a dot for each point (xs [k], ys [k]). Of more than `most`, close ones are one stripe."""
+    places = np.rint(np.stack([ys, xs], 1)[~np.isnan(ys)])
+    width = 0.0
+    if len(places) > most:
+        width = 2 * WIDTH / most
+        places = np.unique(places // [1, width] * [1, width], axis=0)
+    ends = np.append(places[1:] - places[:-1], [[1.0, 0.0]], 0)[: len(places)]
+    is_last = (ends[:, 0] != 0) | (ends[:, 1] > 1.01 * width) if width else np.ones(len(places), bool)
+    path, start = "", 0
+    for last in np.flatnonzero(is_last).tolist():
+        (y, x), end = places[start].tolist(), places[last][1]
+        path += f"M{x:.0f} {y:.0f}h{end - x:.0f}"
+        start = last + 1
+    return path
 
 
 def _stripes(clock: ArrayLike, axis: _Steps, gap: float) -> np.ndarray:

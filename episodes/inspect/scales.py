@@ -44,3 +44,14 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
     step = next(power * n for n in (1, 2, 5, 10) if power * n >= rough * 0.8)
     first, last = int(np.ceil(low / step - 1e-9)), int(np.floor(high / step + 1e-9))
     return [n * step for n in range(first, last + 1)]
+
+
+def end_ticks(begin: int, end: int) -> list[int]:
+    """Return the first and the last of the steps from `begin` to `end`, and round numbers between them, in order.
+
+    >>> end_ticks(0, 17)
+    [0, 5, 10, 17]
+    """
+    apart = 0.12 * (end - begin)  # from the ends, so that the numbers do not overlap
+    inner = [int(t) for t in ticks(begin, end) if t.is_integer() and begin + apart <= t <= end - apart]
+    return [begin, *inner, *[end] * (end > begin)]

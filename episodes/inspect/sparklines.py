@@ -146,8 +146,9 @@ def rows_note(series: Series, axis: Axis | None) -> str:
     if not series.is_numeric or series.num_steps or series.is_image or count <= MOST_LANES:
         return ""
     names = series.part_names
-    num_rows = min(count, MOST_BANDS)
-    rows = f"rows {names[0]} (top) to {names[-1]}" + ("" if num_rows == count else f", {num_rows} of them drawn")
+    num_rows = len(_bands(series, axis is not None))
+    rows = f"rows {names[0]} (top) to {names[-1]}"
+    rows = rows if num_rows == count else f"{num_rows} of {count:,} {rows}"
     if axis is not None and _has_one_scale(series):
         low, _, high = map(number, series.range)
         return f"{rows}; colour: {low} (pale) to {high} (strong)"
@@ -396,16 +397,27 @@ def heat(series: Series, axis: Axis, points: int) -> Markup:
     Each row has its own scale, unless the components have one space.
     """
     count = series.sampled_values.shape[1]
-    columns = set(np.linspace(0, count - 1, min(count, MOST_BANDS)).astype(np.intp).tolist())
     lows, _, highs = series.ranges.astype(np.float64)
-    if count > MOST_BANDS and np.isfinite(lows).any():  # the rows of the lowest and the highest number are drawn
-        columns |= {int(np.nanargmin(lows)), int(np.nanargmax(highs))}
-    chosen = sorted(columns)
+    chosen = _bands(series, True)
     if _has_one_scale(series):
         lows, highs = (np.full(count, series.range[end]) for end in (0, 2))
     return _strip(
         series, axis, series.cells(points, chosen), lows[chosen], highs[chosen], 0.06, 4 * max(len(chosen), 8)
     )
+
+
+def _bands(series: Series, has_extremes: bool) -> list[int]:
+    """Return the components that rows of colours show: evenly spaced ones if there are many.
+
+    Args:
+        has_extremes: whether the components with the lowest and the highest number are among them.
+    """
+    count = series.sampled_values.shape[1]
+    columns = set(np.linspace(0, count - 1, min(count, MOST_BANDS)).astype(np.intp).tolist())
+    lows, _, highs = series.ranges.astype(np.float64)
+    if has_extremes and count > MOST_BANDS and np.isfinite(lows).any():
+        columns |= {int(np.nanargmin(lows)), int(np.nanargmax(highs))}
+    return sorted(columns)
 
 
 def sequences(series: Series, points: int) -> Markup:
@@ -481,7 +493,7 @@ def histogram(series: Series) -> Markup:
     """
     count = series.sampled_values.shape[1]
     if count > MOST_LANES:
-        chosen = np.unique(np.linspace(0, count - 1, min(count, MOST_BANDS)).astype(np.intp)).tolist()
+        chosen = _bands(series, False)
         own = [histogram_bins(series, k).counts for k in chosen]
         width = max(map(len, own))
         counts = np.array([each[np.arange(width) * len(each) // width] for each in own], float)  # [rows, width]

@@ -99,10 +99,14 @@ def test_lanes_mark_rewards_at_their_env_steps_and_parts_have_env_steps(turns: l
         assert len(xs) == len(steps)
         assert np.abs(xs - np.array(steps) * unit).max(initial=0) <= 1
     assert ("gets a reward" in html) == any(map(len, expected.values()))
-    for part, line in zip(re.findall(r"<span>env step \d.*?</div>", html), game.agents.timelines.values(), strict=True):
-        times = [int(each) for each in re.findall(r"(\d+)</span>", part)]
-        assert (times[0], times[-1]) == (line.observation_times[0], line.observation_times[-1])
-        assert set(times) <= set(line.observation_times)
+    axes = re.findall(r'ep-steps".*?</svg>', html)
+    for axis, line in zip(axes, game.agents.timelines.values(), strict=True):
+        numbers = [int(each) for each in re.findall(r"(\d+)</text>", axis)]
+        steps, env_steps = numbers[::2], numbers[1::2]  # above each other
+        assert (steps[0], steps[-1]) == (0, len(line.episode))
+        assert env_steps == [line.observation_times[step] for step in steps]
+        places = [float(x) for x in re.findall(r'x="([\d.]+)%" y="10"', axis)]
+        assert places == pytest.approx([100 * step / max(len(line.episode), 1) for step in steps], abs=0.05)
 
 
 LABEL = re.compile(r'<path d="[^"]*"><title>env steps? (-?[\d,]+)(?: to (-?[\d,]+))?: (.*?)</title>')
@@ -115,39 +119,149 @@ def lanes_of(html: str) -> list[str]:
     )
 
 
+OUTLINE = re.compile(r'<path class="ep-pending ep-(\w+)"[^>]* d="M-3 ([\d.]+)H3V([\d.]+)H-3z"/>')
+PENDING = re.compile(
+    r'<svg x="([\d.e-]+)%" overflow="visible" pointer-events="none">((?:<path class="ep-pending[^>]*/>)+)</svg>'
+)
+
+
+def pending_of(line: Any) -> tuple[int, float]:
+    """Return the env step and the reward of an agent's unfinished step."""
+    clock = line.action_times if line.phase == "waits" else line.observation_times
+    return clock[-1], 0.0 if line.reward is None else float(line.reward)
+
+
 @settings(max_examples=40)
 @given(history=multi_agent_histories())
 def test_rewards_actions_and_observations_of_a_game_come_back_from_the_lanes(history: Any) -> None:
-    """The bars have the sizes and signs of the rewards on one scale, and the texts of env steps their values."""
+    """The bars have the sizes and signs of the rewards on one scale, and the texts of env steps their values. Those of
+    unfinished steps are outlined at their env steps.
+    """
     for game in history.chunks(3):
         html, lines = game._repr_html_() or "", list(game.agents.timelines.values())
         lanes = lanes_of(html)
         assert len(lanes) == len(lines)
-        every = np.concatenate([np.zeros(1), *(np.asarray(line.episode.tracks.rewards.data, float) for line in lines)])
-        low, high = every.min(), every.max()
-        unit = 640 / max(game.env_t - game.env_t_started + game.lookback, 1)
+        waiting = [pending_of(line)[1] for line in lines]
+        every = np.concatenate([waiting, *(np.asarray(line.episode.tracks.rewards.data, float) for line in lines)])
+        low, high = every.min(initial=0), every.max(initial=0)
+        begin = min([game.env_t_started - game.lookback, *(line.observation_times[0] for line in lines)])
+        unit = 640 / max(game.env_t - begin, 1)
+        assert ("□ pending" in html) == any(line.phase == "waits" or pending_of(line)[1] for line in lines)
+        assert ("waits for an observation</b>" in html) == any(line.phase == "waits" for line in lines)
         for line, lane in zip(lines, lanes, strict=True):
             rewards = np.asarray(line.episode.tracks.rewards.data, float)
-            acted, observed = list(line.action_times), list(line.observation_times)
+            acted, observed = list(line.action_times)[: len(rewards)], list(line.observation_times)
             texts = {int(step.replace(",", "")): words for step, _, words in LABEL.findall(lane)}
-            assert list(texts) == sorted({*acted, *observed})
-            assert [step for step, words in texts.items() if "observes" in words] == observed
-            assert [step for step, words in texts.items() if "act" in words] == acted
-            found = {step: numbers_after("reward", [words]) for step, words in texts.items() if "reward" in words}
-            assert list(found) == acted[: len(rewards)]
-            assert list(found.values()) == pytest.approx(rewards.tolist(), rel=1e-3)
+            step, reward = pending_of(line)
+            waits = line.phase == "waits"
+            assert list(texts) == sorted({*acted, *observed, *[step] * waits})
+            assert [t for t, words in texts.items() if "observes" in words] == observed
+            assert [t for t, words in texts.items() if re.search("(?<!pending )action|acts", words)] == acted
+            assert [t for t, words in texts.items() if "pending action" in words] == [step] * waits
+            finished = {t: re.findall(r"(?<!pending )reward ([^,]+)", words) for t, words in texts.items()}
+            assert [t for t, words in finished.items() if words] == acted
+            values = [float(word) for words in finished.values() for word in words]
+            assert values == pytest.approx(rewards.tolist(), rel=1e-3)
+            found = {t: numbers_after("pending reward", [words]) for t, words in texts.items() if "pending r" in words}
+            assert found == ({step: pytest.approx(reward, rel=1e-3)} if reward else {})
+            [path] = re.findall(r'class="ep-actions"[^>]*? d="([^"]*)"', lane)
+            middles = [(float(left) + float(right)) / 2 for left, right in re.findall(r"M(-?\d+) \d+H(-?\d+)", path)]
+            assert middles == pytest.approx([(t - begin) * unit for t in acted], abs=1)
             [path] = re.findall(r'class="ep-rewards"[^>]*? d="([^"]*)"', lane)
             bars = np.array(re.findall(r"M(-?\d+) ([\d.]+)V([\d.]+)", path), float).reshape(-1, 3)
-            times = np.array(acted[: len(rewards)])[rewards != 0]
-            begin = game.env_t_started - game.lookback
+            times = np.array(acted)[rewards != 0]
             assert bars[:, 0] == pytest.approx((times - begin) * unit, abs=0.51)
-            sizes = (bars[:, 2] - bars[:, 1]) * (high - low) / 26
-            assert sizes == pytest.approx(np.abs(rewards[rewards != 0]), abs=0.12 * (high - low) / 26)
+            marks = PENDING.findall(lane)
+            outlines = {hue: (float(top), float(end)) for _, svg in marks for hue, top, end in OUTLINE.findall(svg)}
+            assert sorted(outlines) == ["actions"] * waits + ["rewards"] * bool(reward)
+            for place, _ in marks:
+                assert float(place) == pytest.approx(100 * (step - begin) * unit / 640, abs=0.06)
+            bars = np.append(bars[:, 1:], [outlines["rewards"]] if reward else np.zeros((0, 2)), 0)
+            drawn = np.append(rewards[rewards != 0], [reward] * bool(reward))
+            sizes = (bars[:, 1] - bars[:, 0]) * (high - low) / 26
+            assert sizes == pytest.approx(np.abs(drawn), abs=0.12 * (high - low) / 26)
             if len(bars):
                 zero = float(re.findall(r'class="ep-zero"[^>]* d="M0 ([\d.]+)H', lane)[0])
-                assert ((bars[:, 1] < zero) == (rewards[rewards != 0] > 0)).all()
+                assert ((bars[:, 0] < zero) == (drawn > 0)).all()
                 scale = [float(n) for n in re.findall(r'text-anchor="end">(.*?)</text>', lane)]
                 assert scale == pytest.approx([high, low], rel=1e-3)
+
+
+@settings(max_examples=40)
+@given(history=multi_agent_histories(observation_space=spaces.Box(0, 1, (2,)), action_space=spaces.Discrete(60)))
+def test_actions_of_a_game_come_back_from_the_rows_of_its_tracks(history: Any) -> None:
+    """Each action is a dot at its env step, with its number above it if there is room. A pending action is a ring."""
+    for game in history.chunks(3):
+        lines = game.agents.timelines
+        actions = {agent: np.asarray(line.episode.tracks.actions.data).tolist() for agent, line in lines.items()}
+        pending = {agent: line.action for agent, line in lines.items() if line.phase == "waits" and actions[agent]}
+        every = [action for each in (*actions.values(), pending.values()) for action in each]
+        html = game._repr_html_() or ""
+        begin = min([game.env_t_started - game.lookback, *(line.observation_times[0] for line in lines.values())])
+        span = max(game.env_t - begin, 1)
+        rows = {
+            agent: row
+            for agent, row in re.findall(r'<div class="ep-lane"><span title="(\w+)">(.*?)</div>', html)
+            if '<small class="ep-label ep-actions">actions</small>' in row
+        }
+        assert list(rows) == ([agent for agent in lines if actions[agent]] if len(set(every)) > 1 else [])
+        for agent, row in rows.items():
+            line, is_lettered = lines[agent], 'height="40"' in row
+            values = [*actions[agent], *([pending[agent]] if agent in pending else [])]
+            dots = [(float(x) / 640, float(y)) for x, y in re.findall(r"M(\d+) (\d+)h0", row)]
+            dots += [(float(x) / 100, float(y)) for x, y in re.findall(r'<circle [^>]*cx="(.*?)%" cy="(\d+)"', row)]
+            steps = [begin + x * span for x, _ in dots]
+            assert steps == pytest.approx([*line.action_times], abs=0.51 * span / 640)
+            heights = [y - (14 if is_lettered else 4) for _, y in dots]
+            expected = [22 * (max(every) - value) / (max(every) - min(every)) for value in values]
+            assert heights == pytest.approx(expected, abs=0.51)
+            texts = re.findall(r'<text x="([\d.e-]+)%" y="\d+">(\d+)</text>', row)
+            if is_lettered:
+                assert [int(text) for _, text in texts] == values
+                assert [float(x) for x, _ in texts] == pytest.approx([100 * x for x, _ in dots], abs=0.09)
+            else:
+                assert not texts
+
+
+@pytest.mark.parametrize("part", ["action", "reward", "action and reward"])
+@pytest.mark.parametrize("place", ["fact", "sum", "lane", "text", "legend", "headline", "name"])
+@pytest.mark.parametrize("steps", [3, 500])
+def test_pending_parts_of_a_game_are_in_each_place(part: str, place: str, steps: int) -> None:
+    """An agent that acts and gets a reward, or only one of them, without an observation since."""
+    game, acts, is_paid = MultiAgentEpisode("g"), "action" in part, "reward" in part
+    game.add_env_reset(observations={"a": 0.0, "b": 0.0})
+    for t in range(steps):
+        game.add_env_step({"a": 0.0, "b": 0.0}, {"a": 1, "b": 1}, {"a": float(t % 3), "b": 0.0})
+    game.add_env_step({"b": 0.0}, {"b": 1} | ({"a": 7} if acts else {}), {"b": 0.0} | ({"a": -5.0} if is_paid else {}))
+    card = multi_agent_card(game)
+    facts = {fact.name: fact.value for fact in card.facts}
+    [lane, _], total = lanes_of(str(card.chart)), sum(t % 3 for t in range(steps))
+    last = LABEL.findall(lane)[-1][-1]
+    found, expected = {
+        "fact": (facts["pending"], ", ".join(["1 action (a)"] * acts + ["reward -5 (a)"] * is_paid)),
+        "sum": (facts.get("return"), f"{total - 5} = {total} in agents' steps - 5 pending" if is_paid else None),
+        "lane": (
+            [hue for _, svg in PENDING.findall(lane) for hue, *_ in OUTLINE.findall(svg)],
+            ["actions"] * acts + ["rewards"] * is_paid,
+        ),
+        "text": (
+            [words for words in last.split(", ") if words.startswith(("pending", "waits"))],
+            ["pending action 7", "waits for an observation"] * acts + ["pending reward -5"] * is_paid,
+        ),
+        "legend": ("waits for an observation</b>" in str(card.chart) and "□ pending" in str(card.chart), acts),
+        "headline": (
+            card.parts[0].headline,
+            [
+                f"{steps} steps" + " and a pending action" * acts,
+                f"return {total}" + " and a pending reward of -5" * is_paid,
+            ],
+        ),
+        "name": (
+            re.findall("<small>(.*?)</small>", lane),
+            [f"return {total}" + " + -5 pending" * is_paid],
+        ),
+    }[place]
+    assert found == expected
 
 
 @pytest.mark.parametrize("steps", [100, 1_000, 20_000])
@@ -187,17 +301,8 @@ def test_card_of_a_game_draws_shared_tracks_by_env_step_or_opens_the_first_agent
             me, other = ("a", "b") if t % 2 == 0 else ("b", "a")
             game.add_env_step({other: np.ones(2)}, {me: t if is_scalar else np.ones(2) * t}, {me: 1.0})
         html = game._repr_html_() or ""
-        assert ('class="ep-label ep-actions">actions</div>' in html) == is_scalar
+        assert ('<small class="ep-label ep-actions">actions</small>' in html) == is_scalar
         assert [part.is_open for part in multi_agent_card(game).parts] == [not is_scalar, False]
-        if is_scalar:
-            rows = [re.findall(r"M(\d+) (\d+)h0", path) for path in re.findall(r'd="([^"]*h0)"', html)]
-            for row, line in zip(rows, game.agents.timelines.values(), strict=True):
-                times = line.action_times[: len(line.episode)]  # a pending action is no item of the track
-                assert [int(x) for x, _ in row] == [round(t * 640 / 9) for t in times]
-                ys = np.array([int(y) for _, y in row])
-                values = np.asarray(line.episode.get_actions())
-                high = max(each.episode.get_actions()[-1] for each in game.agents.timelines.values())
-                assert ys == pytest.approx(4 + 18 * (high - values) / high, abs=0.51)
 
 
 ACTIONS: dict[str, Any] = {"int": 1, "float": np.float32(0.5), "array": np.array(2), "dict": {"k": 1}, "text": "left"}
@@ -240,14 +345,24 @@ def test_rows_of_colours_of_numbers_with_one_range_have_one_scale(space: Any, is
     assert ("colour: 0 (pale) to 3 (strong)" in sparklines.rows_note(series, Axis(2))) == is_common
 
 
+@given(st.integers(9, 60), st.integers(0, 59), st.integers(0, 59), st.booleans())
+def test_notes_count_the_rows_of_colours(count: int, lowest: int, highest: int, is_in_time: bool) -> None:
+    values = np.ones((3, count), int)
+    values[0, lowest % count], values[1, highest % count] = 0, 2
+    series, axis = Series("hand", "observations", values, 3, more=1), Axis(2) if is_in_time else None
+    num_rows = len(pixels(sparklines.picture(series, axis)))
+    note = sparklines.rows_note(series, axis)
+    assert note.startswith("rows [0] (top) to" if num_rows == count else f"{num_rows} of {count} rows [0] (top) to")
+
+
 def test_return_of_a_game_names_its_summands_if_it_is_not_that_of_the_agents_steps() -> None:
     game = MultiAgentEpisode("g")
     game.add_env_reset(observations={"a": 0.0, "b": 0.0})
     game.add_env_step({"a": 0.0, "b": 0.0}, {"a": 1, "b": 1}, {"a": 2.0, "b": 1.0})
-    assert "sum of return" not in {fact.name for fact in multi_agent_card(game).facts}
+    assert "return" not in {fact.name for fact in multi_agent_card(game).facts}
     game.add_env_step({"b": 0.0}, {"a": 1, "b": 1}, {"a": 4.0, "b": 1.0})
     facts = {fact.name: fact.value for fact in multi_agent_card(game).facts}
-    assert facts["sum of return"] == "4 of agents' steps + 4 pending"
+    assert facts["return"] == "8 = 4 in agents' steps + 4 pending"
 
 
 # --- lines, bars and dots ---------------------------------------------------------------------------------------------

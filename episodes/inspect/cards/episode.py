@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 from markupsafe import Markup
 
 from episodes.inspect import formatting
 from episodes.inspect.cards.card import Card, excerpt, known
 from episodes.inspect.cards.rows import rows_of
+from episodes.inspect.scales import end_ticks
 from episodes.inspect.schema import place_in_episode, with_spaces
 from episodes.inspect.series import of_tracks
 from episodes.inspect.sparklines import Axis
@@ -18,6 +18,8 @@ from episodes.inspect.timeline_bar import rail
 if TYPE_CHECKING:
     from episodes.multi_agent.timeline import Timeline
     from episodes.single_agent.episode import SingleAgentEpisode
+
+ROOM_OF_NAMES = 0.45  # of an axis, of the names before its first numbers
 
 
 def episode_card(
@@ -62,19 +64,28 @@ def episode_card(
             state=None if tracks.is_finished else "growing (lists)",
         ),
         f"t = {facts.t_started} … {facts.t_started + len(episode)}",
-        rail(axis, begin, facts.ending) + _env_steps(line) if tracks.observations.total else None,
+        rail(axis, begin, facts.ending) + _env_steps(line, axis) if tracks.observations.total else None,
         rows=rows,
         notes=notes,
         is_open=is_open,
     )
 
 
-def _env_steps(line: Timeline | None) -> Markup:
-    """Return an axis with the env steps of up to three evenly spaced observations of an agent, empty if it has none."""
+def _env_steps(line: Timeline | None, axis: Axis) -> Markup:
+    """Return an axis with the steps of an agent and the env steps of its observations, empty if it has none."""
     if line is None or not len(line.observation_times):
         return Markup("")
-    num = len(line.observation_times)
-    count = next(count for count in (3, 2, 1) if count == 1 or (num - 1) % (count - 1) == 0)
-    times = [int(line.observation_times[i]) for i in np.linspace(0, num - 1, count).round().astype(int).tolist()]
-    labels = "</span><span>".join(f"{time:,}" for time in times)
-    return Markup(f'<div class="ep-ends"><span>env step {labels}</span></div>')
+    begin = line.episode.t_started - axis.lookback
+    words = ""
+    for step in end_ticks(begin, begin + axis.span):
+        share = (step - begin) / max(axis.span, 1)
+        if 0 < share < ROOM_OF_NAMES:
+            continue
+        anchor = "" if 0 < share < 1 else f' text-anchor="{"end" if share else "start"}"'
+        env_step = int(line.observation_times[step - begin])
+        for y, name, value in ((10, "agent's step", step), (22, "env step", env_step)):
+            text = f"{value:,}" if share else f"{name} {value:,}"
+            words += f'<text x="{100 * share:.4g}%" y="{y}"{anchor}>{text}</text>'
+    return Markup(
+        f'<svg class="ep-rail ep-steps" width="480" height="26" text-anchor="middle" role="img">{words}</svg>'
+    )

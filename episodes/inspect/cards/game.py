@@ -35,6 +35,7 @@ def multi_agent_card(episode: MultiAgentEpisode) -> Card:
     for _, agent, reward in agents.rewards_apart:
         apart[agent] = apart.get(agent, 0.0) + float(reward)
     begin, end = facts.t_started - episode.lookback, episode.env_t
+    begin = min([begin, *(int(line.observation_times[0]) for _, line in shown)])  # a chunk keeps the newest observation
     tracks = _shared_tracks(shown, begin, end)
     parts = [
         _agent_card(agent, line, len(opened), apart.get(agent, 0.0), tracks is None and i == 0)
@@ -42,10 +43,11 @@ def multi_agent_card(episode: MultiAgentEpisode) -> Card:
     ]
     waiting = [formatting.clipped(agent, 30) for agent, line in lines if line.phase == "waits"]
     pending = [f"{formatting.counted(len(waiting), 'action')} ({', '.join(waiting)})"] * bool(waiting)
-    pending += [f"reward {_of_agent(line.reward, agent)}" for agent, line in lines if _has_reward(line)]
+    rewards = {agent: game_chart.pending_reward(line) for agent, line in lines}
+    pending += [f"reward {_of_agent(reward, agent)}" for agent, reward in rewards.items() if reward]
     results = {
         agent: f"return {formatting.number(line.episode.get_return())}"
-        + (f", pending {formatting.number(float(line.reward))}" if _has_reward(line) else "")
+        + (f" + {formatting.number(rewards[agent])} pending" if rewards[agent] else "")
         for agent, line in shown
     }
     return Card(
@@ -62,7 +64,7 @@ def multi_agent_card(episode: MultiAgentEpisode) -> Card:
             lookback=episode.lookback or None,
             state=None if all(line.episode.tracks.is_finished for _, line in lines) else "growing (lists)",
             pending=", ".join(pending) or None,
-            sum_of_return=_sum(lines, apart),
+            **{"return": _sum(episode, apart)},
             rewards_of_no_step=", ".join(_of_agent(value, agent) for agent, value in apart.items() if value) or None,
         ),
         chart=(game_chart.timelines(shown, begin, end, results) or Markup("")) + (tracks or Markup("")),
@@ -81,25 +83,25 @@ def _shared_tracks(lines: Sequence[tuple[Any, Timeline]], begin: int, end: int) 
     return game_chart.shared_tracks(tracks, begin, end)
 
 
-def _sum(lines: Sequence[tuple[Any, Timeline]], apart: Mapping[Any, float]) -> str | None:
+def _sum(episode: MultiAgentEpisode, apart: Mapping[Any, float]) -> str | None:
     """Return how the return of the game adds up, or None if it is that of the agents' steps."""
-    parts = {
-        "of agents' steps": sum(float(line.episode.get_return()) for _, line in lines),
-        "pending": sum(float(line.reward) for _, line in lines if _has_reward(line)),
+    lines = episode.agents.timelines.values()
+    more = {
+        "pending": sum(map(game_chart.pending_reward, lines)),
         "of no step": sum(apart.values()),
     }
-    named = [f"{formatting.number(value)} {name}" for name, value in parts.items() if value or name.startswith("of a")]
-    return " + ".join(named) if len(named) > 1 else None
+    terms = [
+        f"{'-' if value < 0 else '+'} {formatting.number(abs(value))} {name}" for name, value in more.items() if value
+    ]
+    if not terms:
+        return None
+    own = formatting.number(sum(float(line.episode.get_return()) for line in lines))
+    return " ".join([f"{formatting.number(episode.get_return())} = {own} in agents' steps", *terms])
 
 
 def _of_agent(reward: Any, agent: object) -> str:
     """Return a reward with the agent that got it, as text."""
     return f"{formatting.number(float(reward))} ({formatting.clipped(agent, 30)})"
-
-
-def _has_reward(line: Timeline) -> bool:
-    """Return whether an agent has a pending reward other than 0."""
-    return line.reward is not None and float(line.reward) != 0
 
 
 def _agent_card(agent: object, line: Timeline, share: int, apart: float, is_open: bool) -> Card:
@@ -114,8 +116,9 @@ def _agent_card(agent: object, line: Timeline, share: int, apart: float, is_open
     headline = [*card.headline]
     if line.phase == "waits":
         headline[0] += " and a pending action"
-    if _has_reward(line):
-        headline[-1] += f" and a pending reward of {formatting.number(float(line.reward))}"
+    if reward := game_chart.pending_reward(line):
+        headline[-1] += f" and a pending reward of {formatting.number(reward)}"
     if apart:
         headline[-1] += f" and a reward of no step of {formatting.number(apart)}"
-    return replace(card, headline=headline, span=f"agent steps {line.episode.t_started:,} … {line.episode.t:,}")
+    facts = [fact for fact in card.facts if fact.name not in ("agent", "of episode")]  # as in the title, and the game
+    return replace(card, headline=headline, facts=facts, span=f"{formatting.clipped(agent, 40)}'s steps")

@@ -17,7 +17,7 @@ from episodes.tracks import nested
 
 BYTES_OF_LINES = 9_000  # of all lines of a card together
 BYTES_OF_FRAMES = 15_000  # of all strips of frames
-BYTES_OF_POINT = 6
+BYTES_OF_POINT = 8  # with its part of the line through the means
 MOST_ROWS = 24  # with a picture; two or more further rows are only named
 MOST_PARTS = 8  # numbers of an item in the table of a row
 FIRST_PARTS = 6  # of an item with more of them
