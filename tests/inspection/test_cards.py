@@ -697,6 +697,26 @@ def test_a_defect_of_the_last_of_many_tracks_is_in_the_head_and_has_a_row(
     assert "1 NaN: [1] at " in body
 
 
+@pytest.mark.parametrize("sizes", [{"a": 2, "b": 2}, {"a": 2, "b": 3}])
+def test_defects_of_an_agent_are_in_the_head_of_the_games(sizes: dict[str, int], tmp_path: Path) -> None:
+    broken = games(sizes, 1)[0]
+    broken.add_env_step({"b": np.full(sizes["b"], np.nan)}, {"b": 1}, {"b": 0.0})
+    dataset = GameDataset(write(tmp_path / "data", [*games(sizes, 2)[1:], broken]))  # type: ignore[list-item]
+    is_merged = len(set(sizes.values())) == 1
+    name, numbers = ("observations", 18) if is_merged else ("b/observations", 15)
+    assert heads(dataset._repr_html_() or "") == [f"{name}: {sizes['b']} of {numbers} numbers are NaN"]
+
+
+@pytest.mark.parametrize("kind", ["episode", "pack", "data set"])
+@pytest.mark.parametrize("count", [1, 9])
+def test_long_spaces_have_the_names_of_their_parts_and_open(kind: str, count: int, tmp_path: Path) -> None:
+    names = [f"p{i}" for i in range(count)]
+    html = HEADS[kind](with_defects([], names), tmp_path)._repr_html_()
+    whole = f"Dict({', '.join(f'{name}: Box(2,) float64 -1 to 1' for name in names)})"
+    assert (f"<b>Dict({', '.join(names)})</b></summary>{whole}</details>" in html) == (count > 1)
+    assert f"{whole}</" in html
+
+
 # --- shapes of cards --------------------------------------------------------------------------------------------------
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from markupsafe import Markup
 
 from episodes.inspect import formatting
+from episodes.inspect.schema import described
+from episodes.tracks.space_kinds import is_nested, parts_of
 
 MOST_OF_FACT = 1000  # characters of a fact that is opened
 HISTOGRAMS = "histograms from min to max, heights: square roots of the counts"
@@ -85,9 +87,8 @@ class Card:
     @property
     def all_defects(self) -> list[str]:
         """The number of defects of each kind of each track that has some, such as "obs: 3 of 470 numbers are NaN"."""
-        tracks = [(row, row.label) for row in (*self.rows, *self.folded)]
-        tracks += [(row, f"{card.name}/{row.label}") for card in self.tracks for row in card.rows]
-        return [f"{name}: {words}" for row, name in tracks for words in row.defect_counts]
+        rows = [*self.rows, *self.folded, *(row for card in self.tracks for row in card.rows)]
+        return [f"{row.label}: {words}" for row in rows for words in row.defect_counts]
 
     @property
     def defects(self) -> list[str]:
@@ -105,6 +106,20 @@ class Card:
 def known(**facts: object) -> list[Fact]:
     """Return a fact for each of those keyword arguments that are not None."""
     return [Fact.of(name.replace("_", " "), value) for name, value in facts.items() if value is not None]
+
+
+def space_facts(observation_space: Any, action_space: Any) -> list[Fact]:
+    """Return a fact for each space that is not None. A long one shows the names of its parts, and opens."""
+    facts = []
+    for name, space in (("observation space", observation_space), ("action space", action_space)):
+        text = described(space)
+        if text is not None:
+            is_long = len(text) > formatting.MOST_CHARACTERS and is_nested(space)
+            names = f"{type(space).__name__}({', '.join(map(str, parts_of(space)))})"
+            facts.append(
+                replace(Fact.of(name, text), value=formatting.clipped(names)) if is_long else Fact.of(name, text)
+            )
+    return facts
 
 
 def excerpt(items: Mapping[Any, Any]) -> str | None:

@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from episodes.inspect import charts, formatting
-from episodes.inspect.cards.card import HISTOGRAMS, Card, Row, Table, excerpt, known
+from episodes.inspect.cards.card import HISTOGRAMS, Card, Row, Table, excerpt, known, space_facts
 from episodes.inspect.cards.game import multi_agent_card
 from episodes.inspect.cards.rows import rows_of
 from episodes.inspect.cards.tables import best_and_worst, brief_ids, episodes_table
@@ -47,16 +47,16 @@ def dataset_card(dataset: EpisodeDataset) -> Card:
             *_averages(returns, table["length"]),
             formatting.size(dataset.nbytes),
         ],
-        facts=known(
-            environment=getattr(spec, "id", spec),
-            metadata=excerpt(dataset.user_metadata),
-            observation_space=described(dataset.observation_space),
-            action_space=described(dataset.action_space),
-            recovered=f"{dataset.recovered} episodes of files that no writer has finished"
-            if dataset.recovered
-            else None,
-            unread=f"{unread} bytes" if unread else None,
-        ),
+        facts=[
+            *known(environment=getattr(spec, "id", spec), metadata=excerpt(dataset.user_metadata)),
+            *space_facts(dataset.observation_space, dataset.action_space),
+            *known(
+                recovered=f"{dataset.recovered} episodes of files that no writer has finished"
+                if dataset.recovered
+                else None,
+                unread=f"{unread} bytes" if unread else None,
+            ),
+        ],
         chart=_episodes_chart(table["id"], returns, table["length"], terminated, truncated),
         table=_folded(episodes_table(table["id"], table["length"], returns, terminated, truncated, table["t_started"])),
         caption=HISTOGRAMS,
