@@ -759,8 +759,10 @@ def test_tables_of_cards_scroll_by_themselves_with_their_first_column_pinned(
     (tmp_path / "card.html").write_text(html.page("card", pack._repr_html_() or ""))
     page = tab.open_any((tmp_path / "card.html").as_uri())
     page.set_viewport_size({"width": width, "height": 800})
-    left, cell = page.evaluate("""() => {
-        const box = document.querySelector('.ep-scroll'); box.scrollLeft = 1000;
-        return [box, box.querySelector('td')].map((each) => each.getBoundingClientRect().left); }""")
+    left, cell, moved = page.evaluate("""() => {
+        const box = [...document.querySelectorAll('.ep-scroll')].at(-1); box.scrollLeft = 1000;
+        const lefts = [box, box.querySelector('td')].map((each) => each.getBoundingClientRect().left);
+        return [...lefts, box.scrollLeft]; }""")
     assert left == pytest.approx(cell, abs=1)
+    assert (moved > 0) == (width < 900)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
