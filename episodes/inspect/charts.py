@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Names = Sequence[object] | np.ndarray
 
 WIDTH, HEIGHT = 640, 98
-ENDINGS_HEIGHT = 8  # of the shares of endings, below the returns
+ENDINGS_HEIGHT = 12  # of the shares of endings, below the returns
 MOST_DOTS = 100  # of a chart of returns
 MOST_CELLS = 50  # of a chart of more returns
 MOST_OF_TOOLTIP = 60  # characters of an id

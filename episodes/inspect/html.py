@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -59,9 +60,9 @@ def template_file(name: str) -> Markup:
 
 @cache
 def style() -> Markup:
-    """Return the style sheet of all notebook views."""
+    """Return the style sheet of all notebook views, without the spaces that it does not need."""
     text = files("episodes.inspect").joinpath("templates/style.css").read_text(encoding="utf-8")
-    return Markup(" ".join(text.split()))
+    return Markup(re.sub(r" ?([{};,>]) ?|(:) ", r"\1\2", " ".join(text.split())))
 
 
 def rendered(card: Card) -> str:

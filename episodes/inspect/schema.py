@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from episodes.inspect.formatting import counted
+from episodes.inspect.formatting import clipped, counted, number
 from episodes.inspect.series import Series, of_tracks, space_text
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
@@ -18,6 +18,7 @@ from episodes.storage.games import GameDataset
 from episodes.storage.remote.remote_directory import is_remote
 from episodes.tracks import nested
 from episodes.tracks.ragged import LENGTH
+from episodes.tracks.space_kinds import SpaceKind, exact_kind_of, is_dict, is_nested, parts_of
 
 if TYPE_CHECKING:
     from episodes.multi_agent.timeline import Timeline
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 FEWEST_READ = 8  # episodes of a large data set, even if they are larger
 MOST_SPACED = 200  # episodes that are read of a larger data set
 MOST_READ = 1000  # episodes of a data set that is read as a whole
+MOST_OF_REPR = 1000  # characters of a space of another kind
 MOST_BYTES = 1 << 26  # of the decoded tracks of these episodes
 
 
@@ -176,6 +178,27 @@ def spaces_text(space: object) -> str:
     if set(parts) == {""}:
         return space_text(space)
     return ", ".join(f"{path[1:]}: {space_text(part)}" for path, part in parts.items())
+
+
+def described(space: Any) -> str | None:
+    """Return a space as short text with its shape, dtype and bounds. None is returned for None.
+
+    >>> from gymnasium import spaces
+    >>> described(spaces.Dict(camera=spaces.Box(0, 255, (84, 84, 3), np.uint8), gripper=spaces.Discrete(2)))
+    'Dict(camera: Box(84, 84, 3) uint8 0 to 255, gripper: Discrete(2))'
+    """
+    if is_nested(space):
+        names = parts_of(space).items()
+        parts = (f"{name}: {described(part)}" if is_dict(space) else str(described(part)) for name, part in names)
+        return f"{type(space).__name__}({', '.join(parts)})"
+    if exact_kind_of(space) is not SpaceKind.BOX:
+        return None if space is None else clipped(space, MOST_OF_REPR)
+    low, high = space.low.reshape(-1), space.high.reshape(-1)
+    ends = "without numbers"
+    if len(low):
+        is_common = bool((low == low[0]).all() and (high == high[0]).all())
+        ends = f"{number(low[0])} to {number(high[0])}" if is_common else "bounds by component"
+    return f"Box{space.shape} {space.dtype} {ends}"
 
 
 def place_in_episode(episode: SingleAgentEpisode, line: Timeline | None = None) -> Callable[[Series, int], str]:

@@ -300,6 +300,15 @@ class Series:
             return  # in little memory, as for images
         yield from _first(OUTSIDE, exceeds(self.finite, low, high))
 
+    @property
+    def defect_counts(self) -> list[str]:
+        """How many of the sampled numbers are wrong, of each kind, such as "3 of 470 numbers are NaN"."""
+        size = self.sampled_values.size
+        if self._present is not None:
+            size = int(self._present.sum()) * self.sampled_values.shape[1]
+        what = f"{size:,} {'number' if self.is_exact else 'sampled number'}{'s' * (size != 1)}"
+        return [f"{count:,} of {what} {'is' if count == 1 else 'are'} {kind}" for kind, count, _ in self.defects()]
+
     def defects_text(self, place: Callable[[int], str]) -> str:
         """Return how many numbers are not finite or lie outside of their space, and where the first of each kind is.
 

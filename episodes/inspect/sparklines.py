@@ -44,6 +44,8 @@ BINS = 48  # of a histogram
 MOST_WHOLE_BINS = 64  # of a histogram of whole numbers
 MOST_EXACT = 1 << 53  # whole numbers up to it are exact as float64
 WIDEST_BAR = 40  # of a histogram
+HISTOGRAM_LANE = 16  # height of each histogram of several components
+ROW = 4  # height of one of many rows of colours
 BAND = 16  # height of a row of colours of single whole numbers
 FRAMES = 8
 FRAME_SIDE = 72  # pixels
@@ -141,18 +143,14 @@ def picture(
 
 
 def rows_note(series: Series, axis: Axis | None) -> str:
-    """Return which components and numbers the rows and colours of a picture show, "" for lines and other pictures."""
+    """Return which components the rows of colours of a picture show, "" for lines and other pictures."""
     count = series.sampled_values.shape[1]
     if not series.is_numeric or series.num_steps or series.is_image or count <= MOST_LANES:
         return ""
     names = series.part_names
     num_rows = len(_bands(series, axis is not None))
     rows = f"rows {names[0]} (top) to {names[-1]}"
-    rows = rows if num_rows == count else f"{num_rows} of {count:,} {rows}"
-    if axis is not None and _has_one_scale(series):
-        low, _, high = map(number, series.range)
-        return f"{rows}; colour: {low} (pale) to {high} (strong)"
-    return f"{rows}; {'strong: most items' if axis is None else 'pale: min, strong: max of each row'}"
+    return rows if num_rows == count else f"{num_rows} of {count:,} {rows}"
 
 
 def _has_one_scale(series: Series) -> bool:
@@ -401,9 +399,9 @@ def heat(series: Series, axis: Axis, points: int) -> Markup:
     chosen = _bands(series, True)
     if _has_one_scale(series):
         lows, highs = (np.full(count, series.range[end]) for end in (0, 2))
-    return _strip(
-        series, axis, series.cells(points, chosen), lows[chosen], highs[chosen], 0.06, 4 * max(len(chosen), 8)
-    )
+    palest, height = 0.06, ROW * max(len(chosen), 8)
+    strip = _strip(series, axis, series.cells(points, chosen), lows[chosen], highs[chosen], palest, height)
+    return strip + _key(series.hue, palest, *_ends_of_rows(series))
 
 
 def _bands(series: Series, has_extremes: bool) -> list[int]:
@@ -444,13 +442,15 @@ def sequences(series: Series, points: int) -> Markup:
     stacked = np.stack(rows).reshape(-1, halves, *rows[0].shape).swapaxes(1, 2).reshape(-1, halves, rows[0].shape[1])
     merged = f"; highest and lowest of {wide:,} steps of {every:,} sequences each"
     text = f"{_range(series)}{'' if is_exact else merged}; a row for each sequence, pale to strong"
-    height, marks = 4 * max(len(stacked), 8), ""
+    height, marks = ROW * max(len(stacked), 8), ""
     if series.counts.nan or series.counts.infinite:
         raw = series.sampled_values.reshape(numbers.shape)
         xs = (np.arange(num_steps) + 0.5) * (UNITS * WIDTH / num_steps)
         below = (np.isnan(raw) | (raw == -np.inf)).any((0, 2))
         marks = _ticks(xs[(raw == np.inf).any((0, 2))], xs[below], 0, height)
-    return _colours(series.hue, stacked, 0.06, text, (0.0, float(UNITS * WIDTH)), height, marks)
+    ends = tuple(map(number, series.range[::2])) if width == 1 else ("min of each number", "max of each number")
+    picture = _colours(series.hue, stacked, 0.06, text, (0.0, float(UNITS * WIDTH)), height, marks)
+    return picture + _key(series.hue, 0.06, *ends)
 
 
 def _strip(
@@ -488,6 +488,9 @@ def _extent(series: Series, axis: Axis) -> tuple[float, float]:
 def histogram(series: Series) -> Markup:
     """Return an SVG picture with a histogram for each component of the items, each on its own scale.
 
+    The heights of the bars are square roots of the counts, so that rare numbers are visible beside a frequent one. The
+    tooltip has the highest count of each histogram.
+
     Whole numbers have a bin each, or bins of several numbers if there are too many. Histograms of many components are
     rows of colours.
     """
@@ -497,27 +500,28 @@ def histogram(series: Series) -> Markup:
         own = [histogram_bins(series, k).counts for k in chosen]
         width = max(map(len, own))
         counts = np.array([each[np.arange(width) * len(each) // width] for each in own], float)  # [rows, width]
-        levels = np.where(counts > 0, counts / np.maximum(counts.max(1, keepdims=True), 1), np.nan)
+        most = np.maximum(counts.max(1, keepdims=True), 1)
+        levels = np.where(counts > 0, np.sqrt(counts / most), np.nan)
         text = f"{_range(series)}; a histogram for each row, from its lowest to its highest number, pale to strong"
-        return _colours(
-            series.hue, levels[:, None], 0.18, text, (0.0, float(UNITS * WIDTH)), 4 * max(len(chosen), 8), ""
-        )
+        ends, height = (0.0, float(UNITS * WIDTH)), ROW * max(len(chosen), 8)
+        key = _key(series.hue, 0.18, "no items", f"most of each row (up to {int(most.max()):,})")
+        return _colours(series.hue, levels[:, None], 0.18, text, ends, height, "") + key
     low, _, high = series.range
     if count == 1 and low == high and not any(series.counts):
         return Markup(f'<span class="ep-constant">constant {_value(series, low)}</span>')
-    height = LANE if count > 1 else 2 * LANE
-    paths, words, scale = [], [], ""
+    height = HISTOGRAM_LANE if count > 1 else 2 * LANE
+    paths, words = [], []
+    scale = _scale(series, histogram_bins(series, 0)) if count == 1 else _key_of_lanes(series)
     for k in range(count):
         bins = histogram_bins(series, k)
-        scale = _scale(series, bins) if count == 1 else ""
         most = max(int(bins.counts.max()), 1)
-        bottom, unit = (k + 1) * UNITS * height - UNITS, UNITS * (height - 2) / most
+        bottom, unit = (k + 1) * UNITS * height - UNITS, UNITS * (height - 2) / np.sqrt(most)
         bars = ""
         for n, (left, right) in zip(bins.counts.tolist(), pairwise((UNITS * WIDTH * bins.edges).tolist()), strict=True):
             wide = min(max(right - left - 2, 1), UNITS * WIDEST_BAR)
             if n:
                 x = (left + right - wide) / 2
-                bars += f"M{x:.0f} {bottom}v-{max(n * unit, 2):.1f}h{wide:.0f}V{bottom}z"
+                bars += f"M{x:.0f} {bottom}v-{max(np.sqrt(n) * unit, 2):.1f}h{wide:.0f}V{bottom}z"
         paths.append(f'<path d="{bars}"/>')
         words.append(f"from {number(bins.low)} to {number(bins.high)} in {bins.text}, at most {most:,} in a bin")
     return Markup(
@@ -526,6 +530,29 @@ def histogram(series: Series) -> Markup:
         f'<title>histogram {"; ".join(words)}</title><g class="ep-hist ep-{series.hue}" stroke="none" '
         f'fill="{colour(series.hue)}">{"".join(paths)}</g></svg>{scale}'
     )
+
+
+def _ends_of_rows(series: Series) -> tuple[str, str]:
+    """Return the numbers of the palest and the strongest colour of rows of components, as texts."""
+    low, _, high = series.range
+    return (number(low), number(high)) if _has_one_scale(series) else ("min of each row", "max of each row")
+
+
+def _key(hue: str, palest: float, low: str, high: str) -> Markup:
+    """Return HTML with a scale of colours, and the texts of its palest and its strongest colour."""
+    rgb = ",".join(map(str, HUES[hue]))
+    return Markup(
+        '<div class="ep-ends"><span>{}<i class="ep-key" style="background:linear-gradient(90deg,rgba({},{}),rgb({}))">'
+        "</i>{}</span></div>"
+    ).format(low, rgb, palest, rgb, high)
+
+
+def _key_of_lanes(series: Series) -> str:
+    """Return HTML below the histograms of several components: the two ends, which they share or not."""
+    lows, _, highs = series.ranges
+    low = number(lows[0]) if (lows == lows[0]).all() else "min of each"
+    high = number(highs[0]) if (highs == highs[0]).all() else "max of each"
+    return f'<div class="ep-ends"><span>{low}</span><span>{high}</span></div>'
 
 
 def _value(series: Series, value: float) -> str:

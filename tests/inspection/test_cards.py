@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from html import unescape
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from episodes.inspect.cards.card import HISTOGRAMS
 from episodes.inspect.cards.dataset import games_card
 from episodes.inspect.cards.game import multi_agent_card
 from episodes.inspect.cards.pack import pack_card
-from episodes.inspect.cards.rows import parts_table
+from episodes.inspect.cards.rows import parts_table, rows_of
 from episodes.inspect.cards.tables import episodes_table
 from episodes.inspect.series import Series, of_tracks
 from episodes.inspect.sparklines import UNITS, WIDTH, Axis
@@ -340,9 +342,11 @@ def test_rows_of_colours_of_numbers_with_one_range_have_one_scale(space: Any, is
     values = np.zeros((3, 9), int)
     values[:, 0], values[0, 1] = (0, 1, 3), 1
     series = Series("hand", "observations", values, 3, more=1, space=space)
-    picture = pixels(sparklines.heat(series, Axis(2), 100))
+    html = sparklines.heat(series, Axis(2), 100)
+    picture = pixels(html)
     assert (picture[1].max() == picture[0].max()) is not is_common
-    assert ("colour: 0 (pale) to 3 (strong)" in sparklines.rows_note(series, Axis(2))) == is_common
+    scale = re.findall('<span>([^<]*)<i class="ep-key"[^>]*></i>([^<]*)</span>', html)
+    assert scale == [("0", "3") if is_common else ("min of each row", "max of each row")]
 
 
 @given(st.integers(9, 60), st.integers(0, 59), st.integers(0, 59), st.booleans())
@@ -581,7 +585,8 @@ def test_agents_with_equal_tracks_have_one_table_before_that_of_the_games(
     if is_merged:
         assert card.extent == "of 3 agents in all 3 games"
         [rewards] = [row for row in card.rows if row.label == "rewards"]
-        assert rewards.stats == [("", "0", "11", "22")]
+        deviation = formatting.number(np.std([10 * n + i for n in range(3) for i in range(3)]), 3)
+        assert rewards.stats == [("", "0", f"11 ± {deviation}", "22")]
     assert [part.is_open for part in card.tracks] == [True, False][: len(card.tracks)]
     html = (dataset._repr_html_() or "").split("</style>")[1]
     places = [html.rindex("ep-chart"), html.index(">histogram "), html.index(">ending<"), html.index("ep-lanes")]
@@ -623,13 +628,12 @@ def test_tables_list_and_mark_the_best_and_the_worst_episode(returns: list[float
     if len(np.unique(finite)) > 1:
         for word, value in (("best", finite.max()), ("worst", finite.min())):
             num = int((finite == value).sum())
-            if num <= 3:
-                expected[word if num == 1 else f"{word} (1 of {num})"] = value
+            expected[word if num == 1 else f"{word} (1 of {num})"] = value
     assert marks == expected
     assert all((f"the {word}" in table.note) == any(word in mark for mark in marks) for word in ("best", "worst")) or (
-        len(values) <= 12 and not table.note
+        len(values) <= 8 and not table.note
     )
-    assert len([row for row in table.rows if row[0] != "⋮"]) <= (12 if len(values) <= 12 else 6 + len(marks))
+    assert len([row for row in table.rows if row[0] != "⋮"]) <= (8 if len(values) <= 8 else 6 + len(marks))
     listed = [int(row[1].split()[0].replace(",", "")) if row[0] == "⋮" else 1 for row in table.rows]
     assert sum(listed) == len(values)
 
@@ -717,7 +721,7 @@ def test_cards_have_one_head_for_their_statistics_and_one_vocabulary(tmp_path: P
     batch: Any = learner_pipeline()(episodes=episodes)
     for value in (episodes[0], conversation(), EpisodePack.from_episodes(episodes), buffer, dataset, batch):
         html = (value._repr_html_() or "").split("</style>")[1]
-        assert html.count("<small>min</small> <small>mean</small> <small>max</small>") == 1
+        assert len(re.findall("<small>min</small> <small>mean(?: ± std)?</small> <small>max</small>", html)) == 1
         assert "lowest" not in html
         assert "highest" not in html
 
@@ -728,3 +732,152 @@ def test_no_single_number_is_left_out(count: int) -> None:
     assert table is not None
     assert len(table.rows) == (count if count <= 8 else 6)
     assert table.note == ("" if count <= 8 else f"and {count - 6} more numbers of each item")
+
+
+# --- defects ----------------------------------------------------------------------------------------------------------
+
+
+def with_defects(odd: list[tuple[int, int, float]], names: Sequence[str] = ("obs",)) -> SingleAgentEpisode:
+    """Return an episode of 9 steps, whose last observation part has the given numbers (row, column, number)."""
+    space = spaces.Dict(dict.fromkeys(names, BOX))
+    observations = {name: np.zeros((10, 2)) for name in names}
+    for row, column, number in odd:
+        observations[names[-1]][row, column] = number
+    return SingleAgentEpisode.from_arrays(
+        observations, np.zeros(9), np.arange(9.0), id_="e", observation_space=space, terminated=True
+    )
+
+
+def batch_of(episode: SingleAgentEpisode) -> Any:
+    return Batch({name: np.asarray(values) for name, values in episode.get_observations().items()})
+
+
+def replay_of(episode: SingleAgentEpisode) -> Any:
+    buffer = EpisodeReplayBuffer(100)
+    buffer.add(episode)
+    return buffer
+
+
+HEADS: dict[str, Any] = {
+    "episode": lambda episode, folder: episode,
+    "pack": lambda episode, folder: EpisodePack.from_episodes([episode]),
+    "batch": lambda episode, folder: batch_of(episode),
+    "replay": lambda episode, folder: replay_of(episode),
+    "data set": lambda episode, folder: EpisodeDataset(write(folder / "data", [episode])),
+}
+
+
+def heads(html: str) -> list[str]:
+    """Return the defects in the head of a card."""
+    return re.findall('<span class="ep-defect">(.*?)</span>', html.split("</summary>")[0])
+
+
+@settings(max_examples=25)
+@given(
+    kind=st.sampled_from([*HEADS]),
+    odd=st.lists(
+        st.tuples(st.integers(0, 9), st.integers(0, 1), st.sampled_from([0.5, np.nan, np.inf, -np.inf, 3.0])),
+        max_size=8,
+        unique_by=lambda each: each[:2],
+    ),
+)
+def test_heads_have_the_numbers_of_defects_if_a_track_has_some(kind: str, odd: list[tuple[int, int, float]]) -> None:
+    with TemporaryDirectory() as folder:
+        html = HEADS[kind](with_defects(odd), Path(folder))._repr_html_()
+    values = np.array([number for row, _, number in odd if row < 9 or kind != "replay"])  # which has 9 steps
+    expected = {"NaN": np.isnan(values).sum(), "infinite": np.isinf(values).sum(), "outside of its space": 0}
+    if kind not in ("batch", "replay"):  # which know no spaces
+        expected["outside of its space"] = (values == 3).sum()
+    found = heads(html)
+    counts = [(word, count) for word, count in expected.items() if count]
+    for (word, count), text in zip(counts[:2], found, strict=False):
+        assert re.search(rf": {count} of {18 if kind == 'replay' else 20} numbers (is|are) {word}$", text)
+        assert ("obs" in text, " is " in text) == (True, count == 1)
+    more = [f"and {len(counts) - 2} more below"] if len(counts) > 2 else []
+    assert found[2:] == more
+    assert len(found) == min(len(counts), 2) + len(more)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("count", [2, 9, 30, 60])
+def test_a_defect_of_the_last_of_many_tracks_is_in_the_head_and_has_a_row(
+    kind: str, count: int, tmp_path: Path
+) -> None:
+    names = [f"part_{i:02d}" for i in range(count)]
+    value = HEADS[kind](with_defects([(4, 1, np.nan)], names), tmp_path)
+    html = value._repr_html_()
+    [text] = heads(html)
+    assert text.endswith(f"{names[-1]}: 1 of {18 if kind == 'replay' else 20} numbers is NaN")
+    body = re.sub('<details class="ep-folded">.*?</details>', "", html.split("</style>")[1], flags=re.DOTALL)
+    assert "1 NaN: [1] at " in body
+
+
+@pytest.mark.parametrize("sizes", [{"a": 2, "b": 2}, {"a": 2, "b": 3}])
+def test_defects_of_an_agent_are_in_the_head_of_the_games(sizes: dict[str, int], tmp_path: Path) -> None:
+    broken = games(sizes, 1)[0]
+    broken.add_env_step({"b": np.full(sizes["b"], np.nan)}, {"b": 1}, {"b": 0.0})
+    dataset = GameDataset(write(tmp_path / "data", [*games(sizes, 2)[1:], broken]))  # type: ignore[list-item]
+    is_merged = len(set(sizes.values())) == 1
+    name, numbers = ("observations", 18) if is_merged else ("b/observations", 15)
+    assert heads(dataset._repr_html_() or "") == [f"{name}: {sizes['b']} of {numbers} numbers are NaN"]
+
+
+@pytest.mark.parametrize("kind", ["episode", "pack", "data set"])
+@pytest.mark.parametrize("count", [1, 9])
+def test_long_spaces_have_the_names_of_their_parts_and_open(kind: str, count: int, tmp_path: Path) -> None:
+    names = [f"p{i}" for i in range(count)]
+    html = HEADS[kind](with_defects([], names), tmp_path)._repr_html_()
+    whole = f"Dict({', '.join(f'{name}: Box(2,) float64 -1 to 1' for name in names)})"
+    assert (f"<b>Dict({', '.join(names)})</b></summary>{whole}</details>" in html) == (count > 1)
+    assert f"{whole}</" in html
+
+
+# --- shapes of cards --------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.lists(st.floats(-9, 9), min_size=3, max_size=3), min_size=1, max_size=20))
+def test_rows_without_an_order_have_the_standard_deviation(items: list[list[float]]) -> None:
+    array = np.array(items)
+    [row] = rows_of([Series("x", "extra", array, len(array))], None)[0]
+    for (_, _, mean, _), column in zip(row.stats, array.T, strict=True):
+        deviation = formatting.number(column.std(), 3)
+        assert mean == formatting.number(column.mean()) + (f" ± {deviation}" if column.std() > 0 else "")
+    [in_time] = rows_of([Series("x", "extra", array, len(array))], Axis(len(array)))[0]
+    assert not any("±" in mean for _, _, mean, _ in in_time.stats)
+
+
+@pytest.mark.parametrize(
+    ("space", "text"),
+    [
+        (None, None),
+        (spaces.Box(0, 255, (84, 84, 3), np.uint8), "Box(84, 84, 3) uint8 0 to 255"),
+        (spaces.Box(-np.inf, np.inf, (17,), np.float32), "Box(17,) float32 -∞ to ∞"),
+        (spaces.Box(np.array([0, 1]), np.array([2, 2]), dtype=np.float64), "Box(2,) float64 bounds by component"),
+        (spaces.Box(0, 1, (0,)), "Box(0,) float32 without numbers"),
+        (spaces.Discrete(4), "Discrete(4)"),
+        (spaces.Tuple([spaces.Discrete(2), BOX]), "Tuple(Discrete(2), Box(2,) float64 -1 to 1)"),
+        (spaces.Dict(a=spaces.Dict(b=BOX)), "Dict(a: Dict(b: Box(2,) float64 -1 to 1))"),
+    ],
+)
+def test_spaces_are_described_with_shape_dtype_and_bounds(space: Any, text: str | None) -> None:
+    assert schema.described(space) == text
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize("width", [320, 400, 900])
+def test_tables_of_cards_scroll_by_themselves_with_their_first_column_pinned(
+    width: int, tmp_path: Path, tab: Tab
+) -> None:
+    name = "an-episode-of-a-run-with-a-very-long-name"
+    episode = SingleAgentEpisode.from_arrays(np.zeros(3), np.zeros(2), np.zeros(2), id_=name)
+    pack = EpisodePack.from_episodes([episode])
+    (tmp_path / "card.html").write_text(html.page("card", pack._repr_html_() or ""))
+    page = tab.open_any((tmp_path / "card.html").as_uri())
+    page.set_viewport_size({"width": width, "height": 800})
+    left, cell, moved = page.evaluate("""() => {
+        const box = [...document.querySelectorAll('.ep-scroll')].at(-1); box.scrollLeft = 1000;
+        const lefts = [box, box.querySelector('td')].map((each) => each.getBoundingClientRect().left);
+        return [...lefts, box.scrollLeft]; }""")
+    assert left == pytest.approx(cell, abs=1)
+    assert (moved > 0) == (width < 900)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -232,7 +232,7 @@ def test_returns_any_outlier_and_ending_is_drawn(sample: Sample, endings: list[t
     ranges = re.findall(r'class="ep-band"[^>]*d="([^"]*)"', html)[0] if is_dense else html
     found = re.findall(r"M\d+ ([\d.]+)H\d+V([\d.]+)H", ranges) if is_dense else re.findall(r"M\d+ ((\d+))h0", html)
     tops, bottoms = np.array(found, float).T
-    assert (tops.min() + is_dense, bottoms.max() - is_dense) == (6, 84)
+    assert (tops.min() + is_dense, bottoms.max() - is_dense) == (6, charts.HEIGHT - charts.ENDINGS_HEIGHT - 6)
 
 
 @settings(max_examples=40)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from markupsafe import Markup
 
 from episodes.inspect import formatting
+from episodes.inspect.schema import described
+from episodes.tracks.space_kinds import is_nested, parts_of
 
 MOST_OF_FACT = 1000  # characters of a fact that is opened
-HISTOGRAMS = "histograms from min to max"
+HISTOGRAMS = "histograms from min to max, heights: square roots of the counts"
+MOST_DEFECTS = 2  # kinds of defects that a head names
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,9 @@ class Row:
     table: Table | None = None
     owner: str = ""  # the agent whose track it is
     defects: str = ""  # how many numbers are not finite or outside of their space, and where the first ones are
+    defect_counts: Sequence[str] = ()  # of each kind, such as "3 of 470 numbers are NaN"
+    index: int = 0  # of the array among those of the view
+    lane: int = 22  # height of a line of the picture in pixels
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,7 @@ class Table:
     note: str = ""
     is_words: bool = False  # and no numbers: cells begin at the left
     has_names: bool = False  # in the second column, which begins at the left
+    is_folded: bool = False  # shown when opened, with the note as its title
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,7 @@ class Card:
     caption: str = ""  # of the pictures of the rows, if there is no rail
     extent: str = ""  # of what the statistics of the rows are, if not of all items
     rows: Sequence[Row] = ()
+    folded: Sequence[Row] = ()  # after the others, shown when opened
     chart: Markup | None = None
     tracks: Sequence[Card] = ()  # rows of each agent, before the table
     table: Table | None = None
@@ -76,10 +84,42 @@ class Card:
     notes: Sequence[str] = ()
     is_open: bool = True
 
+    @property
+    def all_defects(self) -> list[str]:
+        """The number of defects of each kind of each track that has some, such as "obs: 3 of 470 numbers are NaN"."""
+        rows = [*self.rows, *self.folded, *(row for card in self.tracks for row in card.rows)]
+        return [f"{row.label}: {words}" for row in rows for words in row.defect_counts]
+
+    @property
+    def defects(self) -> list[str]:
+        """The first two defects of the tracks as texts, and the number of the others, for the head."""
+        texts = self.all_defects
+        more = [f"and {len(texts) - MOST_DEFECTS:,} more below"] if len(texts) > MOST_DEFECTS else []
+        return [*texts[:MOST_DEFECTS], *more]
+
+    @property
+    def has_deviations(self) -> bool:
+        """Whether a row has a standard deviation beside its mean."""
+        return any("±" in mean for row in (*self.rows, *self.folded) for _, _, mean, _ in row.stats)
+
 
 def known(**facts: object) -> list[Fact]:
     """Return a fact for each of those keyword arguments that are not None."""
     return [Fact.of(name.replace("_", " "), value) for name, value in facts.items() if value is not None]
+
+
+def space_facts(observation_space: Any, action_space: Any) -> list[Fact]:
+    """Return a fact for each space that is not None. A long one shows the names of its parts, and opens."""
+    facts = []
+    for name, space in (("observation space", observation_space), ("action space", action_space)):
+        text = described(space)
+        if text is not None:
+            is_long = len(text) > formatting.MOST_CHARACTERS and is_nested(space)
+            names = f"{type(space).__name__}({', '.join(map(str, parts_of(space)))})"
+            facts.append(
+                replace(Fact.of(name, text), value=formatting.clipped(names)) if is_long else Fact.of(name, text)
+            )
+    return facts
 
 
 def excerpt(items: Mapping[Any, Any]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,11 @@ import numpy as np
 from markupsafe import Markup
 
 from episodes.inspect import charts, formatting
-from episodes.inspect.cards.card import HISTOGRAMS, Card, Row, excerpt, known
+from episodes.inspect.cards.card import HISTOGRAMS, Card, Row, Table, excerpt, known, space_facts
 from episodes.inspect.cards.game import multi_agent_card
 from episodes.inspect.cards.rows import rows_of
 from episodes.inspect.cards.tables import best_and_worst, brief_ids, episodes_table
-from episodes.inspect.schema import read_schema
+from episodes.inspect.schema import described, read_schema
 from episodes.inspect.series import mean_of
 from episodes.storage.remote.remote_directory import is_remote
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from episodes.storage.games import GameDataset
 
 MOST_OF_COMMAND = 300  # characters
+MOST_TRACKS = 6  # that are shown at once, and those with defects
 
 
 def dataset_card(dataset: EpisodeDataset) -> Card:
@@ -31,6 +33,7 @@ def dataset_card(dataset: EpisodeDataset) -> Card:
     The metadata and a few episodes are read.
     """
     rows, notes, extent = schema_rows(dataset)
+    rows, folded = _without_folded(rows)
     table = dataset.metadata
     returns, terminated, truncated = table["return"], table["terminated"], table["truncated"]
     spec = dataset.env_spec
@@ -44,21 +47,22 @@ def dataset_card(dataset: EpisodeDataset) -> Card:
             *_averages(returns, table["length"]),
             formatting.size(dataset.nbytes),
         ],
-        facts=known(
-            environment=getattr(spec, "id", spec),
-            metadata=excerpt(dataset.user_metadata),
-            observation_space=dataset.observation_space,
-            action_space=dataset.action_space,
-            recovered=f"{dataset.recovered} episodes of files that no writer has finished"
-            if dataset.recovered
-            else None,
-            unread=f"{unread} bytes" if unread else None,
-        ),
+        facts=[
+            *known(environment=getattr(spec, "id", spec), metadata=excerpt(dataset.user_metadata)),
+            *space_facts(dataset.observation_space, dataset.action_space),
+            *known(
+                recovered=f"{dataset.recovered} episodes of files that no writer has finished"
+                if dataset.recovered
+                else None,
+                unread=f"{unread} bytes" if unread else None,
+            ),
+        ],
         chart=_episodes_chart(table["id"], returns, table["length"], terminated, truncated),
-        table=episodes_table(table["id"], table["length"], returns, terminated, truncated, table["t_started"]),
+        table=_folded(episodes_table(table["id"], table["length"], returns, terminated, truncated, table["t_started"])),
         caption=HISTOGRAMS,
         extent=extent,
         rows=rows,
+        folded=folded,
         notes=[*notes, *onward(dataset)],
     )
 
@@ -67,13 +71,15 @@ def games_card(dataset: GameDataset, most: int = 1) -> Card:
     """Return the notebook card of a `GameDataset`: its tracks, chart and table of games, and the first `most` games."""
     table = dataset.metadata
     tracks = schema_card(dataset)
+    rows, folded = _without_folded(tracks.rows)
     spec = dataset.env_spec
     ended = table["return"], table["terminated"], table["truncated"]
     named = [_kind(kind) for kind in dataset.kinds]
     kinds = dict(named)
     if len(named) > 1:
         kinds = {f"kind {n}": f"{agents}: {facts}" for n, (agents, facts) in enumerate(named)}
-    parts = [replace(multi_agent_card(dataset[n]), is_open=n == 0) for n in range(min(len(dataset), most))]
+    listed = episodes_table(table["id"], table["length"], *ended, table["t_started"], table["agents"], most=most)
+    parts = [replace(multi_agent_card(dataset[n]), is_open=n == 0 < most - 1) for n in range(min(len(dataset), most))]
     return Card(
         type(dataset).__name__,
         formatting.clipped(dataset.path),
@@ -91,12 +97,13 @@ def games_card(dataset: GameDataset, most: int = 1) -> Card:
             **kinds,
         ),
         chart=_episodes_chart(table["id"], ended[0], table["length"], *ended[1:], noun="game"),
-        table=episodes_table(table["id"], table["length"], *ended, table["t_started"], table["agents"], most=most),
+        table=listed if most > 1 else _folded(listed),
         caption=tracks.caption,
         extent=tracks.extent,
         tracks=tracks.parts,
         parts=parts,
-        rows=tracks.rows,
+        rows=rows,
+        folded=folded,
         notes=[*tracks.notes, *onward(dataset)],
     )
 
@@ -119,6 +126,19 @@ def onward(dataset: EpisodeDataset | GameDataset) -> list[Markup]:
         if id_.isprintable() and 0 < len(id_) <= MOST_OF_COMMAND:
             commands.append(f"episodes show {folder} --episode={shlex.quote(id_)}")
     return [Markup("see more: ") + Markup(" · ").join(Markup("<code>{}</code>").format(each) for each in commands)]
+
+
+def _folded(table: Table) -> Table:
+    """Return a table of episodes, which is shown when opened if it leaves episodes out."""
+    return replace(table, is_folded=bool(table.note))
+
+
+def _without_folded(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
+    """Return the first rows and those with defects, and the other ones, which are shown when opened."""
+    folded = [row for row in rows[MOST_TRACKS:] if not row.defects]
+    if len(folded) < 2:
+        return rows, ()
+    return [row for i, row in enumerate(rows) if i < MOST_TRACKS or row.defects], folded
 
 
 def _averages(returns: np.ndarray, lengths: np.ndarray) -> list[str]:
@@ -144,14 +164,17 @@ def _episodes_chart(
     """Return the chart of the returns of episodes, and that of their lengths if it shows more than the returns."""
     names = brief_ids(ids)
     above = charts.returns(returns, terminated, truncated, noun, names, lengths) or Markup("")
-    return above + charts.lengths(lengths, returns, terminated, truncated, noun, names)
+    below = charts.lengths(lengths, returns, terminated, truncated, noun, names)
+    return Markup('<div class="ep-charts">{}{}</div>').format(above, below) if below else above
 
 
 def _kind(kind: EpisodeDataset) -> tuple[str, str]:
     """Return the number of agents, and agents, size and spaces of the data set of one kind of agents."""
     names = [*dict.fromkeys(map(str, kind.metadata["agent_id"].tolist()))]
     agents = formatting.clipped(", ".join(names), 80)
-    spaces = [formatting.clipped(each) for each in (kind.observation_space, kind.action_space) if each is not None]
+    spaces = [
+        formatting.clipped(described(each)) for each in (kind.observation_space, kind.action_space) if each is not None
+    ]
     facts = agents, formatting.counted(kind.num_steps, "agent step"), " → ".join(spaces)
     return formatting.counted(len(names), "agent"), " · ".join(filter(None, facts))
 
@@ -170,7 +193,8 @@ def schema_rows(dataset: EpisodeDataset | GameDataset) -> tuple[list[Row], list[
             owner=formatting.clipped(track.owner),
             meta=" · ".join(filter(None, (f"{track.item_shape} {track.series.dtype}", track.space))),
         )
-        for row, track in zip(rows, schema.tracks, strict=False)
+        for row in rows
+        for track in [schema.tracks[row.index]]
     ]
     return rows, notes, schema.extent
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from episodes.inspect import formatting
-from episodes.inspect.cards.card import Card, excerpt, known
+from episodes.inspect.cards.card import Card, excerpt, known, space_facts
 from episodes.inspect.cards.rows import rows_of
 from episodes.inspect.scales import end_ticks
 from episodes.inspect.schema import place_in_episode, with_spaces
@@ -52,17 +52,20 @@ def episode_card(
         formatting.without_random_digits(formatting.clipped(facts.id_)),
         headline,
         formatting.endings(facts.ending, tracks.is_finished),
-        known(
-            lookback=lookback or None,
-            agent=facts.agent_id,
-            module=facts.module_id,
-            of_episode=facts.multi_agent_episode_id,
-            policy_versions=facts.policy_versions and facts.policy_versions.bounds,
-            observation_space=facts.observation_space,
-            action_space=facts.action_space,
-            custom_data=excerpt(episode.custom_data),
-            state=None if tracks.is_finished else "growing (lists)",
-        ),
+        [
+            *known(
+                lookback=lookback or None,
+                agent=facts.agent_id,
+                module=facts.module_id,
+                of_episode=facts.multi_agent_episode_id,
+                policy_versions=facts.policy_versions and facts.policy_versions.bounds,
+            ),
+            *space_facts(facts.observation_space, facts.action_space),
+            *known(
+                custom_data=excerpt(episode.custom_data),
+                state=None if tracks.is_finished else "growing (lists)",
+            ),
+        ],
         f"t = {facts.t_started} … {facts.t_started + len(episode)}",
         rail(axis, begin, facts.ending) + _env_steps(line, axis) if tracks.observations.total else None,
         rows=rows,

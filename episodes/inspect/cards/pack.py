@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from episodes.inspect import charts, formatting
-from episodes.inspect.cards.card import HISTOGRAMS, Card, known
+from episodes.inspect.cards.card import HISTOGRAMS, Card, space_facts
 from episodes.inspect.cards.rows import rows_of
 from episodes.inspect.cards.tables import brief_ids, episodes_table
 from episodes.inspect.schema import place_in_pack, with_spaces
@@ -35,7 +35,7 @@ def pack_card(pack: EpisodePack) -> Card:
             formatting.counted(pack.num_steps, "step"),
             formatting.size(pack.nbytes),
         ],
-        facts=known(observation_space=pack.observation_space, action_space=pack.action_space),
+        facts=space_facts(pack.observation_space, pack.action_space),
         caption=HISTOGRAMS if is_long else "the episodes side by side" if len(pack) > 1 else "",
         rows=rows,
         chart=charts.returns(

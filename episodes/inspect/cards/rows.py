@@ -41,7 +41,7 @@ def rows_of(
     series: Sequence[Series], axis: Axis | None, share: int = 1, where: Where | None = None
 ) -> tuple[list[Row], list[str]]:
     """Return a table row of a notebook view for each of the first arrays in `series`, and remarks on arrays left out
-    for lack of space.
+    for lack of space. Further arrays with defects have a row without a picture.
 
     Args:
         axis: time axis of the pictures. None if the items have no common order in time, such as the rows of a batch.
@@ -64,7 +64,11 @@ def rows_of(
     )
     has_tables = share <= MOST_CARDS_WITH_TABLES
     rows = [_row(track_series, axis, points, room, has_tables, where or _item) for track_series in shown]
-    return rows, left_out([track_series.label for track_series in series[len(shown) :]])
+    rows += [_defects_row(each, where or _item) for each in series[len(shown) :]]
+    rows = [replace(row, index=i) for i, row in enumerate(rows)]
+    is_left_out = [i >= len(shown) and not row.defects for i, row in enumerate(rows)]
+    notes = left_out([each.label for each, is_out in zip(series, is_left_out, strict=True) if is_out])
+    return [row for row, is_out in zip(rows, is_left_out, strict=True) if not is_out], notes
 
 
 def _item(series: Series, index: int) -> str:
@@ -92,22 +96,52 @@ def _row(series: Series, axis: Axis | None, points: int, room: int, has_table: b
     if note := sparklines.rows_note(series, axis):
         remarks.append(note)
     picture = sparklines.picture(series, axis, points, room, lambda item: where(series, item))
-    table = parts_table(series, axis is not None) if has_table else None
+    is_told = axis is None and not series.num_steps and len(series.part_names) <= sparklines.MOST_LANES
+    table = parts_table(series, axis is not None) if has_table and not is_told else None
+    is_histogram = axis is None and not series.num_steps
+    return replace(
+        _defects_row(series, where),
+        meta=meta,
+        stats=_stats(series, is_histogram),
+        note=", ".join(remarks),
+        picture=picture,
+        table=table,
+        lane=sparklines.HISTOGRAM_LANE if is_histogram else sparklines.LANE,
+    )
+
+
+def _defects_row(series: Series, where: Where) -> Row:
+    """Return the row of a series without a picture: its name, and its defects."""
+    label = formatting.clipped(nested.unescape(series.label))
+    row = Row(label, series.hue, f"{series.shape_text} {series.dtype}", (), "", Markup(""))
+    if not series.is_numeric:
+        return row
     defects = series.defects_text(lambda item: where(series, item))
-    return Row(label, series.hue, meta, _stats(series), ", ".join(remarks), picture, table, defects=defects)
+    return replace(row, defects=defects, defect_counts=series.defect_counts if defects else ())
 
 
-def _stats(series: Series) -> list[tuple[str, str, str, str]]:
+def _stats(series: Series, has_deviations: bool) -> list[tuple[str, str, str, str]]:
     """Return name, min, mean and max of each line of a series' picture, as texts.
 
     A picture of many components has one entry for all of them, without a mean. Ids have no mean.
+
+    Args:
+        has_deviations: whether the standard deviation follows the mean, as in "0.5 ± 0.2". Images have none.
     """
     if series.num_steps or series.has_common_mean or len(series.part_names) > sparklines.MOST_LANES:
         low, mean, high = map(formatting.number, series.range)
+        has_deviations = has_deviations and not series.is_image and series.has_common_mean
+        mean += _deviations(series)[0] if has_deviations else ""
         return [("", low, mean if series.has_common_mean and not series.is_id else "", high)]
     lows, means, highs = (list(map(formatting.number, row)) for row in series.ranges.tolist())
+    means = [f"{mean}{std}" for mean, std in zip(means, _deviations(series), strict=True)] if has_deviations else means
     means = [""] * len(means) if series.is_id else means
     return list(zip(series.component_names, lows, means, highs, strict=True))
+
+
+def _deviations(series: Series) -> list[str]:
+    """Return the standard deviation of each number of an item as text, such as " ± 0.2", or "" if it is 0."""
+    return [f" ± {formatting.number(std, 3)}" if std > 0 else "" for std in _std(series, len(series.part_names))]
 
 
 def _texts(series: Series) -> tuple[Markup, Table | None]:

@@ -12,9 +12,8 @@ from episodes.facts.ending import Ending
 from episodes.inspect import charts, formatting
 from episodes.inspect.cards.card import Table
 
-MOST_EPISODES = 12  # of which a table lists all
+MOST_EPISODES = 8  # of which a table lists all
 FEW_EPISODES = 6  # that a table lists of more episodes
-MOST_TIES = 3  # best episodes that are marked
 MOST_OF_ID = 60  # characters in a table
 
 
@@ -31,7 +30,7 @@ def episodes_table(
     """Return a table of the first and last episodes and of those with the highest and lowest return, with id, length,
     return, ending and start; of games also agents.
 
-    All of at most 12 episodes are listed. Of a page, `most` are listed if there are more.
+    All of at most 8 episodes are listed. Of a page, `most` are listed if there are more.
     """
     extremes = best_and_worst(returns)
     listed = max(most, MOST_EPISODES)
@@ -60,8 +59,8 @@ def episodes_table(
 def best_and_worst(returns: np.ndarray) -> dict[int, str]:
     """Return the indices of the first episodes with the highest and the lowest finite return, with "best" and "worst".
 
-    A mark says how many episodes share the return, such as "best (1 of 2)". A return that more than 3 share has no
-    mark. The result is empty if there are no two different returns.
+    A mark says how many episodes share the return, such as "best (1 of 2)". The result is empty if there are no two
+    different returns.
     """
     values = np.asarray(returns, np.float64)
     places = np.flatnonzero(np.isfinite(values))
@@ -70,8 +69,7 @@ def best_and_worst(returns: np.ndarray) -> dict[int, str]:
     marks = {}
     for word, value in (("best", values[places].max()), ("worst", values[places].min())):
         equal = np.flatnonzero(values == value)
-        if len(equal) <= MOST_TIES:
-            marks[int(equal[0])] = word if len(equal) == 1 else f"{word} (1 of {len(equal)})"
+        marks[int(equal[0])] = word if len(equal) == 1 else f"{word} (1 of {len(equal):,})"
     return marks
 
 
