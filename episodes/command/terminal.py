@@ -39,11 +39,15 @@ def say_wrapped(text: object, defect: str = "") -> None:
         say(text)
         return
     lines = "\n".join(wrapped(str(text), get_terminal_size().columns))
-    has_colours = defect and os.environ.get("TERM", "dumb") != "dumb" and "NO_COLOR" not in os.environ
-    if has_colours and lines.startswith(defect):
+    if defect and has_styles() and lines.startswith(defect):
         print(f"\x1b[31m{defect}\x1b[0m", end="")
         lines = lines.removeprefix(defect)
     say(lines)
+
+
+def has_styles() -> bool:
+    """Return True if stdout is a terminal with colours, and `NO_COLOR` is not set."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("NO_COLOR")
 
 
 def wrapped(text: str, width: int) -> list[str]:
