@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from episodes.command.terminal import has_styles, say, visible, wrapped
+from episodes.command.terminal import cell_width, has_styles, say, visible, wrapped
 
 PIPED_WIDTH = 10_000
 GAP = 2  # between the columns of a table
@@ -82,7 +82,7 @@ def _style(cell: str, title: str, defects: str) -> str:
 
 def _num_kept(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int, folded: int) -> int:
     """Return how many of the first columns are columns, if the last ones may be printed below their rows."""
-    widest = [max(map(_width, column)) for column in zip(titles, *rows, strict=True)]
+    widest = [max(map(cell_width, column)) for column in zip(titles, *rows, strict=True)]
     fewest = len(widest) - folded
     return next((num for num in range(len(widest), fewest, -1) if sum(widest[:num]) + GAP * (num - 1) <= width), fewest)
 
@@ -98,7 +98,7 @@ def _lines(row: Sequence[str], part: Part) -> Iterator[list[str]]:
         num = max((k + 1 for k, cell in enumerate(line) if cell), default=1)
         cells = []
         for k, cell in enumerate(line[:num]):
-            gap = " " * (part.widths[k] - _width(cell))
+            gap = " " * (part.widths[k] - cell_width(cell))
             cells.append(gap + cell if part.are_numeric[k] else cell + gap * (k + 1 < num))
         yield cells
 
@@ -158,7 +158,7 @@ def _groups(columns: Sequence[Sequence[str]], width: int) -> list[list[int]]:
 
 def _longest_words(columns: Sequence[Sequence[str]]) -> list[int]:
     """Return the width of the longest word of each column, at least 1."""
-    return [max((_width(word) for cell in column for word in _WORD.findall(cell)), default=1) for column in columns]
+    return [max((cell_width(word) for cell in column for word in _WORD.findall(cell)), default=1) for column in columns]
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
@@ -166,7 +166,7 @@ def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
 
     Otherwise the widest columns but the first one are narrower, and their words are broken.
     """
-    widest = [max(1, *map(_width, column)) for column in columns]
+    widest = [max(1, *map(cell_width, column)) for column in columns]
     if sum(widest) <= room:
         return widest
     widths = _longest_words(columns)
@@ -187,14 +187,14 @@ def _wrapped(cell: str, width: int) -> list[str]:
     >>> _wrapped("of [48, 64, 3] items", 12)
     ['of', '[48, 64, 3]', 'items']
     """
-    if _width(cell) <= width and "\n" not in cell:
+    if cell_width(cell) <= width and "\n" not in cell:
         return [cell]
     lines = [""]
     for word in _WORD.findall(cell):
         for part in _pieces(word, width):
             if not lines[-1]:
                 lines[-1] = part
-            elif _width(lines[-1]) + 1 + _width(part) <= width:
+            elif cell_width(lines[-1]) + 1 + cell_width(part) <= width:
                 lines[-1] += f" {part}"
             else:
                 lines.append(part)
@@ -209,17 +209,10 @@ def _pieces(word: str, width: int) -> Iterator[str]:
     """
     begin = 0
     for k in range(1, len(word)):
-        if _width(word[begin : k + 1]) > width:
+        if cell_width(word[begin : k + 1]) > width:
             yield word[begin:k]
             begin = k
     yield word[begin:]
-
-
-def _width(text: str) -> int:
-    """Return the number of places that a text takes in a line of a terminal: two for a wide character."""
-    from rich.cells import cell_len
-
-    return len(text) if text.isascii() else cell_len(text)
 
 
 def text(value: object) -> str:

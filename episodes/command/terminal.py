@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import textwrap
 from shutil import get_terminal_size
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -51,7 +50,7 @@ def has_styles() -> bool:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    r"""Return the lines of a text, broken between words where they are longer than `width` characters.
+    r"""Return the lines of a text, broken between words where they take more than `width` places.
 
     Words that are longer, such as paths, stay whole.
 
@@ -60,8 +59,22 @@ def wrapped(text: str, width: int) -> list[str]:
     """
     lines = []
     for line in visible(text).splitlines():
-        indent = " " * (len(line) - len(line.lstrip(" ")) + 2)
-        is_long = len(line) > width
-        wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-        lines += wrapper.wrap(line) if is_long else [line]
+        if cell_width(line) <= width:
+            lines.append(line)
+            continue
+        own = line[: len(line) - len(line.lstrip(" "))]
+        lines.append(own)
+        for word in line.split():
+            gap = " " * (not lines[-1].isspace() and lines[-1] != "")
+            if gap and cell_width(lines[-1]) + 1 + cell_width(word) > width:
+                lines.append(f"{own}  ")
+                gap = ""
+            lines[-1] += gap + word
     return lines
+
+
+def cell_width(text: str) -> int:
+    """Return the number of places that a text takes in a line of a terminal: two for a wide character."""
+    from rich.cells import cell_len
+
+    return len(text) if text.isascii() else cell_len(text)
