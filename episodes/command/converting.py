@@ -80,4 +80,4 @@ def _show_first(episodes: Iterator[Any]) -> None:
         say("no episodes")
         return
     say(repr(first))
-    print_tracks([TrackRow(one.label, str(one.shape), one, ()) for one in of_tracks(first.to_numpy().tracks)])
+    print_tracks([TrackRow(one.label, str(one.shape), one) for one in of_tracks(first.to_numpy().tracks)])

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from episodes.command.opening import data_path_or_same
-from episodes.command.printing import Json, print_json, print_table
+from episodes.command.printing import Json, alike, finite, print_json, print_table
 from episodes.command.terminal import say_wrapped
 from episodes.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from episodes.inspect.comparison import EpisodeDifference
+    from episodes.storage import EpisodeDataset
 
 SHOWN = 5  # differing episodes that are printed
 MOST_NAMES = 2  # of a line on several episodes
@@ -44,7 +45,7 @@ def diff(
     first, second = map(Path, places)
     if is_run(first) and is_run(second) and not episode:
         _compare_runs(first, second, tolerance, json)
-    result = _compare(list(map(_source, places)), [a, b], episode or [], tolerance)
+    result = _compare(list(map(_source, places)), [a, b], episode or [], tolerance, in_full=json)
     if json:
         print_json(result.facts)
     else:
@@ -53,22 +54,29 @@ def diff(
 
 
 class _Result(NamedTuple):
-    """Result of a comparison: whether anything differs, the lines and the table to print, and the same as JSON values.
+    """Result of a comparison: whether anything differs, the lines and the tables to print, and the same as JSON values.
 
-    `rows` are (episode, track, first step, item of A, item of B, number of steps).
+    `tracks` are rows on all episodes: (track, episodes, steps, values, largest difference, its episode and step).
+    `rows` are (episode, track, first step, item of A, item of B, number of steps, size).
     """
 
     differs: bool
     lines: list[str]
     facts: Any
     rows: list[list[str]] = []
+    tracks: list[list[str]] = []
+    more: str = ""
 
     def print(self) -> None:
-        """Print the lines, such as that the tracks are not the same, and then the table."""
+        """Print the lines, such as that the tracks are not the same, and then the tables."""
         for line in self.lines:
             say_wrapped(line)
+        if self.tracks:
+            print_table(("track", "episodes", "steps", "values", "largest |A-B|", "in episode", "at step"), self.tracks)
+            say_wrapped(f"\n{self.more}" if self.more else "")
         if self.rows:
-            print_table(("episode", "differs in", "first at", "A", "B", "steps"), self.rows)
+            names = ("episode", "differs in", "first at", "A", "B", "steps that differ", "size")
+            print_table(names, self.rows, folded=1)
 
 
 def _compare_runs(a: Path, b: Path, tolerance: float, json: bool) -> None:
@@ -83,7 +91,7 @@ def _compare_runs(a: Path, b: Path, tolerance: float, json: bool) -> None:
 
     runs = StoredRun.read(a), StoredRun.read(b)
     parts = _common_parts(a, b)
-    steps = _compare(list(parts), [str(a), str(b)], [], tolerance) if parts else None
+    steps = _compare(list(parts), [str(a), str(b)], [], tolerance, in_full=json) if parts else None
     facts = comparison(*runs)
     if json:
         print_json({**facts, "steps": steps.facts if steps else None})
@@ -134,7 +142,9 @@ def _source(place: str) -> Any:
         ) from error
 
 
-def _compare(sources: list[Any], paths: list[str], chosen: list[str], tolerance: float) -> _Result:
+def _compare(
+    sources: list[Any], paths: list[str], chosen: list[str], tolerance: float, in_full: bool = False
+) -> _Result:
     """Return the differences between two ledgers, two data sets, or one episode of each data set.
 
     Args:
@@ -143,6 +153,7 @@ def _compare(sources: list[Any], paths: list[str], chosen: list[str], tolerance:
         chosen: id or index of the episode to compare, one text for both data sets or one for each. Empty to compare
             all.
         tolerance: largest difference of equal numbers.
+        in_full: compare all episodes even if the data sets have nothing in common.
 
     Raises:
         InvalidArgument: `chosen` has more than two items, or there are one ledger and one data set.
@@ -168,22 +179,90 @@ def _compare(sources: list[Any], paths: list[str], chosen: list[str], tolerance:
         found = compare_episodes(*pair, tolerance=tolerance)
         num, differences = 1, [found] if found else []
     else:
-        num, differences = compare_data_sets(*sources, tolerance=tolerance)
         sizes, (_, is_by_id) = list(map(len, sources)), paired(*sources)
+        unlike = [] if is_by_id or in_full else _unlike(*sources)
+        if unlike:
+            return _Result(
+                True, [f"A has {counted(sizes[0], 'episode')}, B has {sizes[1]:,}; no id is in both", *unlike], None
+            )
+        num, differences = compare_data_sets(*sources, tolerance=tolerance)
         if not is_by_id or sizes[0] != sizes[1]:
             how = "id" if is_by_id else "position, because no id is in both"
             pairing = [f"A has {counted(sizes[0], 'episode')}, B has {sizes[1]:,}; paired by {how}"]
+    empty = [place for place, data in zip(paths, sources, strict=True) if not len(data)]
+    pairing = [f"{place}: no episodes; give a data set with some" for place in dict.fromkeys(empty)] or pairing
     lines = [*pairing, f"{num - len(differences):,} of {num:,} episodes are equal", *_lines(differences)]
     in_tracks = [each for each in differences if each.tracks]
-    if len(in_tracks) > SHOWN:
-        lines.append(f"the first {SHOWN} of {len(in_tracks):,} episodes whose tracks differ; --json has all of them:")
-    facts = {"episodes": num, "differences": list(map(_as_dict, differences))}
-    return _Result(bool(differences), lines, facts, [row for each in in_tracks[:SHOWN] for row in _rows(each)])
+    more = f"the first {SHOWN} of {len(in_tracks):,} episodes whose tracks differ; --json has all of them:"
+    return _Result(
+        bool(differences),
+        lines,
+        {"episodes": num, "differences": list(map(_as_dict, differences))},
+        [row for each in in_tracks[:SHOWN] for row in _rows(each)],
+        _by_track(in_tracks) if len(in_tracks) > 1 else [],
+        more if len(in_tracks) > SHOWN else "",
+    )
+
+
+def _unlike(a: EpisodeDataset, b: EpisodeDataset) -> list[str]:
+    """Return lines that tell that no observation and no action of two data sets can be compared, [] if one can."""
+    lines = []
+    for part in ("observations", "actions"):
+        shapes = [
+            {
+                path: (tuple(field.shape), field.dtype)
+                for path, field in data.stored_header.tracks.items()
+                if path.split("/")[0] == part
+            }
+            for data in (a, b)
+        ]
+        if not all(shapes) or any(shapes[0][path][0] == shapes[1][path][0] for path in shapes[0].keys() & shapes[1]):
+            return []
+        lines.append(f"{part}: {' in A, '.join(map(_tracks_text, shapes))} in B")
+    return [
+        *lines,
+        "the data sets have nothing in common, so no steps were compared; two --episode compare one of each",
+    ]
+
+
+def _tracks_text(shapes: dict[str, tuple[tuple[int, ...], Any]]) -> str:
+    """Return the tracks of one part of the data, with their shapes and dtypes, as short text."""
+    import numpy as np
+
+    from episodes.inspect.formatting import clipped
+    from episodes.tracks.ragged import LENGTH
+
+    texts = []
+    for path, (shape, dtype) in shapes.items():
+        lengths = ", ".join("ragged" if length == LENGTH else str(length) for length in shape)
+        texts.append(f"{path.partition('/')[2]} [{lengths}] {np.dtype(dtype)}".strip())
+    rest = f", and {len(texts) - MOST_NAMES} more" if len(texts) > MOST_NAMES else ""
+    return clipped(", ".join(texts[:MOST_NAMES])) + rest
+
+
+def _by_track(differences: list[EpisodeDifference]) -> list[list[str]]:
+    """Return a row for each track that differs: numbers of episodes, steps and values, the largest difference."""
+    found: dict[str, list[tuple[EpisodeDifference, Any]]] = {}
+    for difference in differences:
+        for track in difference.tracks:
+            found.setdefault(track.track, []).append((difference, track))
+    rows, sizes = [], []
+    for name, each in found.items():
+        at, largest = max(each, key=lambda pair: -1.0 if pair[1].largest is None else pair[1].largest)
+        counts = (len(each), sum(track.num_steps for _, track in each), sum(track.num_values for _, track in each))
+        is_known = largest.largest is not None
+        rows.append([name, *(f"{count:,}" for count in counts), _names(at), str(largest.largest_step)])
+        rows[-1][-2:] = rows[-1][-2:] if is_known else ["", ""]
+        sizes.append(largest.largest)
+    return [[*row[:4], size, *row[4:]] for row, size in zip(rows, alike(sizes), strict=True)]
 
 
 def _rows(difference: EpisodeDifference) -> list[list[str]]:
     """Return the rows of a table on the tracks that differ between two episodes."""
-    rows = [["", each.track, str(each.step), each.a, each.b, str(each.num_steps)] for each in difference.tracks]
+    rows = [
+        ["", each.track, str(each.step), each.a, each.b, f"{each.num_steps:,}", each.size_text]
+        for each in difference.tracks
+    ]
     if rows:
         rows[0][0] = _names(difference)
     return rows
@@ -214,4 +293,4 @@ def _names(difference: EpisodeDifference) -> str:
 def _as_dict(difference: EpisodeDifference) -> dict[str, Any]:
     """Return a difference between two episodes as JSON values."""
     ids = {name: getattr(getattr(difference, name), "id_", None) for name in ("a", "b")}
-    return {**ids, "facts": difference.facts, "tracks": list(map(asdict, difference.tracks))}
+    return {**ids, "facts": difference.facts, "tracks": finite(list(map(asdict, difference.tracks)))}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from episodes.command.printing import Json, print_json
 from episodes.command.terminal import say_wrapped
+
+if TYPE_CHECKING:
+    from episodes.inspect.doctor.finding import Findings
 
 
 def doctor(
@@ -17,7 +20,7 @@ def doctor(
         str, typer.Argument(metavar="ENV|DIR", help="A Gymnasium id, module:function, or a path of data.")
     ],
     from_: Annotated[str, typer.Option("--from", help="The format of data of other libraries, as in convert.")] = "",
-    steps: Annotated[int, typer.Option(min=1, help="Most steps to play, or to read in detail.")] = 4000,
+    steps: Annotated[int, typer.Option(min=1, help="Most steps to play, or the first ones to read in detail.")] = 4000,
     seed: Annotated[int, typer.Option(help="Seed of the environment and of the actions.")] = 0,
     json: Json = False,
 ) -> None:
@@ -30,7 +33,15 @@ def doctor(
     if json:
         print_json([asdict(finding) for finding in findings])
     else:
-        for finding in findings:
-            say_wrapped(finding, finding.kind)
-        say_wrapped(f"{subject}: {len(findings) or 'no'} finding{'s' * (len(findings) != 1)} in {findings.extent}")
+        for kind, words in findings.by_kind().items():
+            say_wrapped(words, kind)
+        is_empty = not findings and not findings.num_steps
+        found = "no episodes; add some, then look again" if is_empty else _counted(findings)
+        say_wrapped(f"{subject}: {found}")
     raise typer.Exit(bool(findings))
+
+
+def _counted(findings: Findings) -> str:
+    """Return the number of findings, what was examined, and how to examine all."""
+    rest = f"; --steps {findings.num_steps} checks all" if findings.num_checked < findings.num_steps else ""
+    return f"{len(findings) or 'no'} finding{'s' * (len(findings) != 1)} in {findings.extent}{rest}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from episodes.command.opening import data_path, data_path_or_same, local
-from episodes.command.printing import Directory, Json, finite, print_json, print_table, text
+from episodes.command.printing import Directory, Json, alike, finite, print_json, print_table, text
 from episodes.command.terminal import say, say_wrapped, visible
 from episodes.command.track_tables import TrackRow, measured, print_measures, print_tracks, summarized
 from episodes.errors import InvalidArgument, MissingExtra, install_advice
@@ -34,6 +35,7 @@ COLUMNS = (
 )
 COLUMNS_OF_GAMES = ("id", "length", "return", "ending", "t_started", "agents")
 MOST_GAMES = 200  # in a page
+MOST_OTHERS = 5  # agents of a game that are listed
 
 
 def info(
@@ -81,10 +83,13 @@ def info(
         if value not in (None, {}, "") and (value or name not in of_defects)
     }
     print_table(("", ""), [(name, _fact(value, name in counts_by_name)) for name, value in shown.items()])
+    if not len(dataset):
+        say_wrapped(_no_episodes(directory))
+        return
     say("")
     print_measures(facts["statistics"])
     say(f"\nranges {schema.extent}")
-    print_tracks([TrackRow(track.path, track.item_shape, track.series, track.remarks) for track in schema.tracks])
+    print_tracks([TrackRow(track.path, track.item_shape, track.series, track.defects) for track in schema.tracks])
     if tracks:
         say("")
         titles = [{"lowest": "min", "highest": "max"}.get(name, name) for name in tracks[0]]
@@ -170,35 +175,78 @@ def _spaces_text(space: Any) -> str:
 def ls(
     directory: Directory,
     where: Annotated[str, typer.Option(help="A condition, such as 'return > 100 and not truncated'.")] = "",
-    sort: Annotated[str, typer.Option(help=f"A column: {', '.join(COLUMNS)}, ..., or custom_data/KEY.")] = "",
+    sort: Annotated[
+        str, typer.Option(help=f"A column, lowest first: position, {', '.join(COLUMNS)}, ..., or custom_data/KEY.")
+    ] = "",
     descending: Annotated[bool, typer.Option("--descending", help="Sort from the highest to the lowest.")] = False,
     limit: Annotated[int, typer.Option(help="Most rows to print; 0 for all.", min=0)] = 0,
     json: Json = False,
 ) -> None:
-    """Print a table with one row for each episode of a data set, or for each game whose agents are of several kinds."""
+    """Print a table with one row for each episode of a data set, or for each game whose agents are of several kinds.
+
+    The first column is the position in the data set, which `episodes show --episode` takes. A line below tells the
+    order, and how many rows are left out.
+    """
     from episodes.storage.copying import condition
 
     dataset = _opened(directory)
-    rows = _rows(dataset.select(condition(where)) if where else dataset)
-    names = _columns(dataset)
+    rows = [{"position": n, **row} for n, row in enumerate(_rows(dataset))]
+    if where and rows:
+        rows = [row for row, fits in zip(rows, condition(where)(dataset.metadata), strict=True) if fits]
+    names = ["position", *_columns(dataset)]
     if sort:
         if sort not in names:
             raise InvalidArgument(f"--sort {sort}: no such column; there are {', '.join(names)}")
         rows.sort(key=lambda row: _order(row[sort]), reverse=descending)
-    rows = rows[:limit] if limit > 0 else rows
+        rows.sort(key=lambda row: _order(row[sort])[0])  # numbers before NaN, texts and None in both orders
+    num_found, rows = len(rows), rows[:limit] if limit > 0 else rows
     if json:
         print_json(finite(rows))
+        return
+    if not rows:
+        words = f"none of {_counted(dataset)} satisfies the condition {where!r}; episodes info lists what they have"
+        say_wrapped(words if len(dataset) else _no_episodes(directory))
         return
     is_whole = all(row.get("is_complete") and row["length"] == row["episode_length"] for row in rows)
     left_out = {"episode_length", "episode_return", "is_complete"} if is_whole else {"episode_length"}
     left_out |= {"t_started"} if not any(row["t_started"] for row in rows) else set()
     shown = [name for name in names if name not in left_out and any(row[name] is not None for row in rows)]
-    print_table(shown, [[_cell(row[name]) for name in shown] for row in rows])
+    columns = [alike([_plain(row[name]) for row in rows]) for name in shown]
+    print_table([name.replace("position", "#") for name in shown], list(zip(*columns, strict=True)))
+    words = [_counted(dataset) if len(rows) == len(dataset) else f"{len(rows):,} of {_counted(dataset)}"]
+    if num_found < len(dataset):
+        is_all = len(rows) == num_found
+        words = [f"{words[0]} satisfy the condition"] if is_all else [*words, f"{num_found:,} satisfy the condition"]
+    if sort:
+        words.append(f"sorted by {sort}, " + ("highest first" if descending else "lowest first"))
+        words[-1] += "" if descending else " (--descending: highest first)"
+    if words != [_counted(dataset)]:
+        say_wrapped("\n" + ", ".join(words))
+    if len(rows) < num_found:
+        say(f"episodes show {shlex.quote(directory)} --episode {_name_of(rows[0], dataset)}")
 
 
-def _cell(value: object) -> str:
-    """Return a value of the metadata as text; ids of agents with commas."""
-    return text(", ".join(map(str, value)) if isinstance(value, tuple) else value)
+def _plain(value: object) -> object:
+    """Return a value of the metadata; ids of agents as a text with commas."""
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else value
+
+
+def _name_of(row: dict[str, Any], dataset: EpisodeDataset | GameDataset) -> str:
+    """Return the shell word for `--episode` that names the episode of a row: its position, or else its id."""
+    position = row["position"]
+    name = str(position) if index_of_episode(dataset, str(position)) == position else str(row["id"])
+    return shlex.quote(name)
+
+
+def _counted(dataset: EpisodeDataset | GameDataset) -> str:
+    from episodes.inspect.formatting import counted
+
+    return counted(len(dataset), "game" if _is_of_games(dataset) else "episode")
+
+
+def _no_episodes(directory: object) -> str:
+    """Return that a data set is empty, and how to fill it."""
+    return f"{directory}: no episodes; add some with episodes record, episodes convert or EpisodeWriter"
 
 
 def show(
@@ -229,6 +277,8 @@ def show(
         print_json({"id": str(chosen.id_), "length": len(chosen), "return": total, "agents": parts})
         return
     say(repr(chosen))
+    if (game := getattr(chosen, "multi_agent_episode_id", None)) is not None:
+        say_wrapped(_others_of_game(dataset, game, chosen.agent_id))
     if not agents:
         _print_tracks(chosen, decode)
     for agent, each in agents.items():
@@ -236,11 +286,26 @@ def show(
         _print_tracks(each, decode, lines[agent])
 
 
+def _others_of_game(dataset: EpisodeDataset, game: object, agent: object) -> str:
+    """Return the game of an agent's episode, and the positions of the episodes of its other agents."""
+    from episodes.inspect.formatting import clipped
+
+    table = dataset.metadata
+    games, agents = table["multi_agent_episode_id"].tolist(), table["agent_id"].tolist()
+    others = [(n, each) for n, each in enumerate(agents) if games[n] == game and each != agent]
+    names = [f"{clipped(each)} (--episode {n})" for n, each in others[:MOST_OTHERS]]
+    names += [f"{len(others) - MOST_OTHERS:,} more"] * (len(others) > MOST_OTHERS)
+    rest = f"the other episodes of the game are those of {', '.join(names)}" if others else "no other agent is stored"
+    return f"agent {clipped(agent)} of game {clipped(game)}; {rest}"
+
+
 def _facts_of_episode(episode: SingleAgentEpisode) -> dict[str, Any]:
     """Return what `show --json` prints of the episode of one agent."""
     from episodes.inspect.series import of_tracks
 
     facts = {"id": str(episode.id_), "length": len(episode), "return": finite(episode.get_return())}
+    if (game := episode.multi_agent_episode_id) is not None:
+        facts |= {"agent_id": str(episode.agent_id), "multi_agent_episode_id": str(game)}
     return facts | {"tracks": list(map(_track_facts, of_tracks(episode.tracks)))}
 
 
@@ -258,8 +323,8 @@ def _print_tracks(episode: SingleAgentEpisode, decode: str | None, line: Timelin
     facts, place = episode.facts, place_in_episode(episode, line)
     for series in with_spaces(of_tracks(episode.tracks), facts.observation_space, facts.action_space):
         defects = series.defects_text(partial(place, series)) if series.is_numeric else ""
-        rows.append(TrackRow(series.label, series.shape_text, series, [*filter(None, [defects]), *series.remarks]))
-    print_tracks(rows, has_spaces=False)
+        rows.append(TrackRow(series.label, series.shape_text, series, defects))
+    print_tracks(rows)
     if is_conversation(episode):
         say("")
         say_wrapped(view_conversation(episode, decode=_function(decode)))
@@ -467,7 +532,7 @@ def index_of_episode(dataset: EpisodeDataset | GameDataset, text: str) -> int:
     """
     ids = [str(id_) for id_ in dataset.metadata["id"].tolist()]
     if not ids:
-        raise InvalidArgument(f"{dataset.path}: the data set has no episodes")
+        raise InvalidArgument(_no_episodes(dataset.path))
     if text in ids:
         return ids.index(text)
     if text.lstrip("-").isdecimal() and -len(ids) <= int(text) < len(ids):

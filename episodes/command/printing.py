@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from episodes.command.terminal import say, visible, wrapped
+from episodes.command.terminal import cell_width, has_styles, say, visible, wrapped
 
 PIPED_WIDTH = 10_000
 GAP = 2  # between the columns of a table
@@ -30,15 +30,17 @@ def print_json(value: object) -> None:
     say(json.dumps(value, default=str).replace("\x7f", "\\u007f"))  # all other control characters are escaped
 
 
-def print_table(names: Sequence[str], rows: Iterable[Sequence[str]], folded: int = 0) -> None:
+def print_table(names: Sequence[str], rows: Iterable[Sequence[str]], folded: int = 0, defects: str = "") -> None:
     """Print a table of texts on the terminal, with the column titles `names` unless all are empty.
 
     Columns of numbers are aligned at the right. If the table is wider than the terminal, cells are wrapped between
     words. If the words do not fit, several tables with the same first column are printed below each other. Words of the
-    first column, such as ids and paths, are broken only if they take two thirds of the terminal. Endings have colours.
+    first column, such as ids and paths, are broken only if they take two thirds of the terminal. In terminals with
+    colours, titles are bold, and endings and defects have colours.
 
     Args:
         folded: the number of last columns, such as notes, that are printed below their rows if the table is too wide.
+        defects: title of the column of defects, which are red.
     """
     from rich.console import Console
     from rich.text import Text
@@ -48,24 +50,39 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[str]], folded: int
         console.width = PIPED_WIDTH  # no line breaks within rows for scripts
     titles = [*map(visible, names)]
     cells = [list(map(visible, row)) for row in rows]  # a text of a user is neither markup nor a control sequence
+    if not titles:
+        return
     kept = _num_kept(titles, cells, console.width, folded)
-    below = ["; ".join(filter(None, row[kept:])) for row in cells]
+    is_styled = has_styles()
     for n, part in enumerate(laid_out(titles[:kept], [row[:kept] for row in cells], console.width)):
         lines = [part.titles] if any(part.titles) else []
         if n:
             console.print()
         for k, row in enumerate([*lines, *part.rows]):
+            is_title = k < len(lines)
             for line in _lines(row, part):
-                styled = [Text(cell, _STYLES.get(cell.strip(), "")) for cell in line]
+                styles = [
+                    "bold" if is_title else _style(*each, defects) for each in zip(line, part.titles, strict=False)
+                ]
+                styled = [Text(cell, style * is_styled) for cell, style in zip(line, styles, strict=True)]
                 console.print(Text(" " * GAP).join(styled), soft_wrap=True)
-            if not n and k >= len(lines) and (note := below[k - len(lines)]):
-                for line in wrapped(f"    {note}", console.width):
-                    console.print(Text(line), soft_wrap=True)
+            if n or is_title:
+                continue
+            notes = list(zip(titles, cells[k - len(lines)], strict=True))[kept:]
+            for is_red in (False, True):
+                note = "; ".join(cell for title, cell in notes if cell and (title == defects) == is_red)
+                for line in wrapped(f"    {note}", console.width) if note else ():
+                    console.print(Text(line, "red" * (is_red and is_styled)), soft_wrap=True)
+
+
+def _style(cell: str, title: str, defects: str) -> str:
+    """Return the style of a cell in a column with a title: that of an ending, or red in the column of defects."""
+    return "red" if defects and title == defects else _STYLES.get(cell.strip(), "")
 
 
 def _num_kept(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int, folded: int) -> int:
     """Return how many of the first columns are columns, if the last ones may be printed below their rows."""
-    widest = [max(map(_width, column)) for column in zip(titles, *rows, strict=True)]
+    widest = [max(map(cell_width, column)) for column in zip(titles, *rows, strict=True)]
     fewest = len(widest) - folded
     return next((num for num in range(len(widest), fewest, -1) if sum(widest[:num]) + GAP * (num - 1) <= width), fewest)
 
@@ -81,7 +98,7 @@ def _lines(row: Sequence[str], part: Part) -> Iterator[list[str]]:
         num = max((k + 1 for k, cell in enumerate(line) if cell), default=1)
         cells = []
         for k, cell in enumerate(line[:num]):
-            gap = " " * (part.widths[k] - _width(cell))
+            gap = " " * (part.widths[k] - cell_width(cell))
             cells.append(gap + cell if part.are_numeric[k] else cell + gap * (k + 1 < num))
         yield cells
 
@@ -141,7 +158,7 @@ def _groups(columns: Sequence[Sequence[str]], width: int) -> list[list[int]]:
 
 def _longest_words(columns: Sequence[Sequence[str]]) -> list[int]:
     """Return the width of the longest word of each column, at least 1."""
-    return [max((_width(word) for cell in column for word in _WORD.findall(cell)), default=1) for column in columns]
+    return [max((cell_width(word) for cell in column for word in _WORD.findall(cell)), default=1) for column in columns]
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
@@ -149,7 +166,7 @@ def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
 
     Otherwise the widest columns but the first one are narrower, and their words are broken.
     """
-    widest = [max(1, *map(_width, column)) for column in columns]
+    widest = [max(1, *map(cell_width, column)) for column in columns]
     if sum(widest) <= room:
         return widest
     widths = _longest_words(columns)
@@ -170,14 +187,14 @@ def _wrapped(cell: str, width: int) -> list[str]:
     >>> _wrapped("of [48, 64, 3] items", 12)
     ['of', '[48, 64, 3]', 'items']
     """
-    if _width(cell) <= width and "\n" not in cell:
+    if cell_width(cell) <= width and "\n" not in cell:
         return [cell]
     lines = [""]
     for word in _WORD.findall(cell):
         for part in _pieces(word, width):
             if not lines[-1]:
                 lines[-1] = part
-            elif _width(lines[-1]) + 1 + _width(part) <= width:
+            elif cell_width(lines[-1]) + 1 + cell_width(part) <= width:
                 lines[-1] += f" {part}"
             else:
                 lines.append(part)
@@ -192,17 +209,10 @@ def _pieces(word: str, width: int) -> Iterator[str]:
     """
     begin = 0
     for k in range(1, len(word)):
-        if _width(word[begin : k + 1]) > width:
+        if cell_width(word[begin : k + 1]) > width:
             yield word[begin:k]
             begin = k
     yield word[begin:]
-
-
-def _width(text: str) -> int:
-    """Return the number of places that a text takes in a line of a terminal: two for a wide character."""
-    from rich.cells import cell_len
-
-    return len(text) if text.isascii() else cell_len(text)
 
 
 def text(value: object) -> str:
@@ -214,6 +224,32 @@ def text(value: object) -> str:
     if isinstance(value, dict):
         return clipped(", ".join(f"{key}: {item}" for key, item in value.items()))
     return "" if value is None else clipped(value)
+
+
+def alike(values: Sequence[object]) -> list[str]:
+    """Return the values of a column as short texts, in which floats have the same decimals: as many as it takes to show
+    the largest with 4 digits. They have digits of their own if a smaller one would have fewer than 2 digits so.
+
+    >>> alike([225.94, 60.0, 104.25]), alike([0.5, 3e-05]), alike([3.0, float("nan"), None])
+    (['225.9', '60.0', '104.2'], ['0.5', '3.0e-05'], ['3', 'NaN', ''])
+    """
+    from episodes.inspect.formatting import number
+
+    numbers = [value for value in values if isinstance(value, float) and math.isfinite(value)]
+    largest = max(map(abs, numbers), default=0.0)
+    most = max(3 - math.floor(math.log10(largest)), 0) if largest else 0
+    if largest >= 1e6 or 0 < largest < 1e-3 or any(_is_lost(value, most, number(value)) for value in numbers):
+        return list(map(text, values))
+    decimals = max((len(f"{value:.{most}f}".partition(".")[2].rstrip("0")) for value in numbers), default=0)
+    return [
+        f"{value + 0.0:.{decimals}f}" if isinstance(value, float) and math.isfinite(value) else text(value)
+        for value in values
+    ]
+
+
+def _is_lost(value: float, decimals: int, shown: str) -> bool:
+    """Return True if a number has fewer than 2 digits with so many decimals, and is not exactly `shown`."""
+    return 0 < abs(value) < 10 ** (1 - decimals) and round(value, decimals) != float(shown)
 
 
 def finite(value: object) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import textwrap
 from shutil import get_terminal_size
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -39,15 +38,19 @@ def say_wrapped(text: object, defect: str = "") -> None:
         say(text)
         return
     lines = "\n".join(wrapped(str(text), get_terminal_size().columns))
-    has_colours = defect and os.environ.get("TERM", "dumb") != "dumb" and "NO_COLOR" not in os.environ
-    if has_colours and lines.startswith(defect):
+    if defect and has_styles() and lines.startswith(defect):
         print(f"\x1b[31m{defect}\x1b[0m", end="")
         lines = lines.removeprefix(defect)
     say(lines)
 
 
+def has_styles() -> bool:
+    """Return True if stdout is a terminal with colours, and `NO_COLOR` is not set."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("NO_COLOR")
+
+
 def wrapped(text: str, width: int) -> list[str]:
-    r"""Return the lines of a text, broken between words where they are longer than `width` characters.
+    r"""Return the lines of a text, broken between words where they take more than `width` places.
 
     Words that are longer, such as paths, stay whole.
 
@@ -56,8 +59,22 @@ def wrapped(text: str, width: int) -> list[str]:
     """
     lines = []
     for line in visible(text).splitlines():
-        indent = " " * (len(line) - len(line.lstrip(" ")) + 2)
-        is_long = len(line) > width
-        wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-        lines += wrapper.wrap(line) if is_long else [line]
+        if cell_width(line) <= width:
+            lines.append(line)
+            continue
+        own = line[: len(line) - len(line.lstrip(" "))]
+        lines.append(own)
+        for word in line.split():
+            gap = " " * (not lines[-1].isspace() and lines[-1] != "")
+            if gap and cell_width(lines[-1]) + 1 + cell_width(word) > width:
+                lines.append(f"{own}  ")
+                gap = ""
+            lines[-1] += gap + word
     return lines
+
+
+def cell_width(text: str) -> int:
+    """Return the number of places that a text takes in a line of a terminal: two for a wide character."""
+    from rich.cells import cell_len
+
+    return len(text) if text.isascii() else cell_len(text)

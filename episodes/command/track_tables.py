@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from episodes.command.printing import finite, print_table, text
+from episodes.command.printing import alike, finite, print_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,40 +19,56 @@ MEASURES = ("min", "mean", "max", "std")
 
 
 class TrackRow(NamedTuple):
-    """Track in a table: name, shape as text, items, and notes on them."""
+    """Track in a table: name, shape as text, items, and notes on numbers that are wrong."""
 
     name: str
     shape: str
     series: Series
-    notes: Sequence[str]
+    defects: str = ""
 
 
-def print_tracks(tracks: Sequence[TrackRow], *, has_spaces: bool = True) -> None:
-    """Print a table of the shape, dtype, minimum, mean and maximum of each track, with its space and notes.
+def print_tracks(tracks: Sequence[TrackRow]) -> None:
+    """Print a table of the shape, dtype, minimum, mean and maximum of each track, with its space, defects and notes.
 
     The components of items of at most 8 numbers have rows of their own, and the row of the track no mean. Of larger
-    items, the mean is that of all numbers. Choices among many, such as token ids, have none.
+    items, the mean is that of all numbers. Choices among many, such as token ids, have none. Ragged items have rows of
+    their lengths, or of what is known of each item.
     """
-    from episodes.inspect.formatting import clipped, number
+    from episodes.inspect.formatting import clipped
 
     rows = []
-    for name, shape, series, notes in tracks:
-        details = [series.space_text] * has_spaces + [clipped(", ".join(notes), MOST_OF_NOTES)]
-        head = [clipped(name), shape, series.dtype]
-        if not series.is_numeric:
-            rows.append([*head, "", "", "", *details])
-            continue
-        low, mean, high = map(number, series.range)
-        has_parts = not series.has_common_mean and len(series.part_names) <= MOST_PARTS
-        rows.append([*head, low, "" if has_parts or series.is_id else mean, high, *details])
-        if has_parts:
-            for part, numbers in zip(series.component_names, series.ranges.T.tolist(), strict=True):
-                low, mean, high = map(number, numbers)
-                rows.append([f"  {part}", "", "", low, "" if series.is_id else mean, high, *("" for _ in details)])
-    heads = ["track", "shape", "dtype", *MEASURES[:3], *["space"] * has_spaces, "notes"]
+    for name, shape, series, defects in tracks:
+        notes = [note for note in series.remarks if note != series.ragged_remark]
+        details = [series.space_text, defects, clipped(", ".join(notes), MOST_OF_NOTES)]
+        names, numbers = _numbers_of(series)
+        columns = list(map(alike, zip(*numbers, strict=True))) if numbers else []
+        own = [list(row) for row in zip(*columns, strict=True)]
+        for k, (part, row) in enumerate(zip(names, own, strict=True)):
+            rows.append(
+                [f"  {part}", "", "", *row, "", "", ""] if k else [clipped(name), shape, series.dtype, *row, *details]
+            )
+    heads = ["track", "shape", "dtype", *MEASURES[:3], "space", "defects", "notes"]
     num = 6
     kept = [k for k in range(len(heads)) if k < num or any(row[k] for row in rows)]
-    print_table([heads[k] for k in kept], [[row[k] for k in kept] for row in rows], folded=len(kept) - num)
+    print_table(
+        [heads[k] for k in kept], [[row[k] for k in kept] for row in rows], folded=len(kept) - num, defects="defects"
+    )
+
+
+def _numbers_of(series: Series) -> tuple[list[str], list[list[float | None]]]:
+    """Return the names of the rows of a track, the first of which is that of the track, and minimum, mean and maximum
+    of each. None: the track has no such number.
+    """
+    if not series.is_numeric:
+        return [""], [[None] * 3]
+    low, mean, high = map(float, series.range)
+    if series.ragged is not None and len(series.part_names) == 1:
+        return ["", "length"], [[None] * 3, [low, mean, high]]
+    if series.has_common_mean or len(series.part_names) > MOST_PARTS:
+        return [""], [[low, None if series.is_id else mean, high]]
+    names = [f"{name} of each" if series.ragged is not None else name for name in series.component_names]
+    parts = [[low, None if series.is_id else mean, high] for low, mean, high in series.ranges.T.tolist()]
+    return ["", *names], [[low, None, high], *parts]
 
 
 def measured(dataset: EpisodeDataset | GameDataset) -> dict[str, np.ndarray]:
@@ -111,11 +127,13 @@ def summarized(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
 
 def print_measures(facts: Mapping[str, Mapping[str, Any]]) -> None:
     """Print a table of the result of `summarized`."""
-    rows = []
-    for name, each in facts.items():
+    notes = []
+    for each in facts.values():
         odd = each["count"] - each["finite"]
-        note = [f"{odd:,} of {each['count']:,} are not finite and left out"] if odd else []
-        rows.append([name, *(text(each[measure]) for measure in MEASURES), *note])
-    num = max(map(len, rows))
-    titles = ["", *MEASURES, "notes"][:num]
-    print_table(titles, [row + [""] * (num - len(row)) for row in rows], folded=num - len(MEASURES) - 1)
+        notes.append(f"{odd:,} of {each['count']:,} are not finite and left out" if odd else "")
+    columns = [list(facts), *(alike([each[measure] for each in facts.values()]) for measure in MEASURES)]
+    has_notes = any(notes)
+    columns += [notes] * has_notes
+    print_table(
+        ["", *MEASURES, *["notes"] * has_notes], list(zip(*columns, strict=True)), folded=has_notes, defects="notes"
+    )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from episodes.errors import WrongType, rejected_type
 from episodes.inspect.formatting import MOST_OF_ID, clipped, counted, ended, number
-from episodes.inspect.series import Series, of_track
+from episodes.inspect.series import LENGTHS, Series, of_track
 from episodes.single_agent import SingleAgentEpisode
 
 if TYPE_CHECKING:
@@ -23,13 +23,28 @@ __all__ = ["EpisodeDifference", "TrackDifference", "compare_data_sets", "compare
 
 @dataclass(frozen=True)
 class TrackDifference:
-    """Difference between one time series of two episodes: first differing step and both items, number of steps."""
+    """Difference between one time series of two episodes: first differing step and both items, number and size of
+    differences.
+
+    Values are compared at the steps that both episodes have, if their items have the same shape.
+    """
 
     track: str
     step: int  # the first one, an env step
     num_steps: int  # that differ
     a: str  # the item of each episode at the first step, as text
     b: str
+    num_values: int = 0  # that differ
+    largest: float | None = None  # |A - B| of the finite numbers that differ; None without any
+    largest_step: int | None = None  # where it is
+
+    @property
+    def size_text(self) -> str:
+        """Number of the values that differ, and the largest difference of numbers, "" if no values were compared."""
+        if not self.num_values:
+            return ""
+        largest = "" if self.largest is None else f", by at most {number(self.largest)} (step {self.largest_step})"
+        return f"{self.num_values:,} value{' differs' if self.num_values == 1 else 's differ'}{largest}"
 
 
 @dataclass(frozen=True)
@@ -61,7 +76,7 @@ class EpisodeDifference:
         lines = [f"episode{'s' * (len(self.ids) > 1)} {' and '.join(self.ids)}", *self.facts]
         lines += [
             f"{difference.track}: differs first at step {difference.step} ({difference.a} and {difference.b}), "
-            f"at {difference.num_steps} in all"
+            f"at {counted(difference.num_steps, 'step')}{'; ' if difference.num_values else ''}{difference.size_text}"
             for difference in self.tracks
         ]
         return "\n  ".join(lines)
@@ -81,7 +96,7 @@ def compare_episodes(a: SingleAgentEpisode, b: SingleAgentEpisode, *, tolerance:
     >>> a, b = (SingleAgentEpisode.from_arrays([0, 1, x], [1, 1], [0.0, 1.0], id_="e") for x in (2, 3))
     >>> print(compare_episodes(a, b))
     episode e
-      observations: differs first at step 2 (2 and 3), at 1 in all
+      observations: differs first at step 2 (2 and 3), at 1 step; 1 value differs, by at most 1 (step 2)
     """
     for episode in (a, b):
         if not isinstance(episode, SingleAgentEpisode):
@@ -112,12 +127,18 @@ def _of_track(label: str, pair: Sequence[Series], episodes: Sequence[Any], toler
     common = max(min(stops) - first, 0)
     differs = np.ones(max(stops) - begin, bool)
     left, right = (array[first - start :][:common] for start, array in zip(starts, arrays, strict=True))
-    differs[first - begin : first - begin + common] = _differ(left, right, tolerance)
+    values = _differ(left, right, tolerance)
+    differs[first - begin : first - begin + common] = True if values is None else values.any(1)
     if not differs.any():
         return None
     step = int(differs.argmax()) + begin
     items = [(array, step - start) for array, start in zip(arrays, starts, strict=True)]
-    return TrackDifference(label, step, int(differs.sum()), *_texts(items))
+    found = TrackDifference(label, step, int(differs.sum()), *_texts(items))
+    if values is None or not values.any():
+        return found
+    found = replace(found, num_values=int(values.sum()))
+    largest = _largest(left.reshape(values.shape), right.reshape(values.shape), values)
+    return found if largest is None else replace(found, largest=largest[0], largest_step=first + largest[1])
 
 
 def _series_of(tracks: Tracks) -> Iterator[Series]:
@@ -127,36 +148,57 @@ def _series_of(tracks: Tracks) -> Iterator[Series]:
 
 
 def _items(series: Series, longest: int) -> np.ndarray:
-    """Return all items of a series. Items of different lengths are padded with NaN to the length `longest`."""
-    if series.ragged is None:
+    """Return all items of a series. Items of different lengths are padded with NaN to the length `longest`, unless the
+    series is that of their lengths.
+    """
+    if series.ragged is None or series.label.endswith(LENGTHS):
         return series.array
     dtype = np.result_type(series.ragged.dtype, np.float64)
     return series.ragged.astype(dtype).padded(np.nan if dtype.kind == "f" else 0, max(longest, 1))
 
 
-def _differ(a: np.ndarray, b: np.ndarray, tolerance: float) -> Any:
-    """Return which of n items differ between the arrays `a` and `b` [n, ...], bool [n]. NaN equals NaN."""
+def _differ(a: np.ndarray, b: np.ndarray, tolerance: float) -> np.ndarray | None:
+    """Return which values differ between the arrays `a` and `b` [n, ...], bool [n, d]. NaN equals NaN.
+
+    Returns None if items of both have different shapes, or if one is text.
+    """
     if a.shape[1:] != b.shape[1:] or (a.dtype.kind in "US") != (b.dtype.kind in "US"):
-        return np.ones(len(a), bool)
+        return None
     if a.dtype.kind in "biuf" and tolerance:
         differ = ~np.isclose(a, b, rtol=0.0, atol=tolerance, equal_nan=True)
     else:
         differ = a != b
         if a.dtype.kind == b.dtype.kind == "f":
             differ &= ~(np.isnan(a) & np.isnan(b))
-    return np.any(np.reshape(differ, (len(a), math.prod(a.shape[1:]))), axis=1)
+    return np.reshape(differ, (len(a), math.prod(a.shape[1:])))
 
 
-def _texts(items: Sequence[tuple[np.ndarray, int]]) -> list[str]:
+def _largest(a: np.ndarray, b: np.ndarray, differ: np.ndarray) -> tuple[float, int] | None:
+    """Return the largest |a - b| of finite numbers that differ, and its row. Return None if there are none."""
+    if not (a.dtype.kind in "biuf" and b.dtype.kind in "biuf"):
+        return None
+    with np.errstate(invalid="ignore", over="ignore"):
+        if "f" in (a.dtype.kind, b.dtype.kind):
+            sizes = np.abs(np.subtract(a, b, dtype=np.float64))
+            sizes[~(differ & np.isfinite(a) & np.isfinite(b))] = -1.0
+        else:  # float64 does not have all int64
+            low, high = np.where(a < b, a, b), np.where(a < b, b, a)
+            sizes = high.astype(np.uint64) - low.astype(np.uint64)
+            sizes[~differ] = 0
+    k = int(sizes.argmax())
+    return None if sizes.flat[k] <= 0 else (float(sizes.flat[k]), k // sizes.shape[1])
+
+
+def _texts(items: Sequence[tuple[np.ndarray, int]]) -> tuple[str, str]:
     """Return the items at an index of an array each as short texts, with as many digits as it takes to tell them
     apart.
     """
-    texts: list[str] = []
+    a = b = ""
     for digits in (4, 8, 17):
-        texts = [_text(array, index, digits) for array, index in items]
-        if len(set(texts)) > 1:
+        a, b = (_text(array, index, digits) for array, index in items)
+        if a != b:
             break
-    return texts
+    return a, b
 
 
 def _text(array: np.ndarray, index: int, digits: int) -> str:

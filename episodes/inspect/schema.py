@@ -47,11 +47,9 @@ class TrackSchema:
     owner: str = ""
 
     @property
-    def remarks(self) -> list[str]:
-        """Notes on numbers that are not finite or outside of the space with their places, missing values and sampling,
-        as texts.
-        """
-        return [*filter(None, [self.series.defects_text(self.place)]), *self.series.remarks]
+    def defects(self) -> str:
+        """Counts and first places of numbers that are not finite or outside of the space, "" if there are none."""
+        return self.series.defects_text(self.place)
 
     @property
     def space(self) -> str:

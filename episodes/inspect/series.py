@@ -272,9 +272,14 @@ class Series:
         """Notes that hold for every array of this track: what its numbers are."""
         notes = [self.note] if self.note else []
         notes += ["sampler's minus trainer's log-probability"] if self.is_centred else []
-        if self.ragged is not None:
-            notes.append("lengths of ragged items" if self.sampled_values.shape[1] == 1 else "of each ragged item")
-        return notes
+        return [*notes, *filter(None, [self.ragged_remark])]
+
+    @property
+    def ragged_remark(self) -> str:
+        """What the numbers of ragged items are, "" for other items."""
+        if self.ragged is None:
+            return ""
+        return "lengths of ragged items" if self.sampled_values.shape[1] == 1 else "of each ragged item"
 
     @property
     def space_text(self) -> str:

@@ -170,7 +170,7 @@ def test_ls_filters_and_shows_custom_data_and_whole_episodes(tmp_path: Path) -> 
             whole = episode([1.0, n], f"e{n}", terminated=True, custom_data={"score": n / 2})
             writer.add([whole] if n else [whole[:1], whole[1:]])
     lines = output("ls", tmp_path, "--where", "custom_data/score > 0.5", "--sort", "custom_data/score").splitlines()
-    assert [line.split()[0] for line in lines[1:]] == ["e2", "e3"]
+    assert [line.split()[:2] for line in lines[1:3]] == [["3", "e2"], ["4", "e3"]]  # e0 has two chunks
     assert "episode_return" not in lines[0]
     assert "episode_return" in output("ls", tmp_path)
     assert run("ls", tmp_path, "--where", "score >")[0] == 2

@@ -123,5 +123,5 @@ def test_keys_creates_keys_and_overwrites_none(tmp_path: Path) -> None:
 
 def test_empty_data_set_and_wrong_ledger_are_named(tmp_path: Path) -> None:
     write(tmp_path, [])
-    assert_fails("has no episodes", "show", tmp_path)
+    assert_fails("no episodes; add some with", "show", tmp_path)
     assert_fails("is a data set", "ledger", "diff", tmp_path, tmp_path)

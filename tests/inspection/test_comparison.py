@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from episodes.errors import WrongType
 from episodes.inspect import compare_episodes
 from episodes.storage.ledger import Ledger
 from episodes.testing.strategies import episodes as any_episodes
+from episodes.tracks.ragged import Ragged
 from tests.inspection.data import write
 
 
@@ -46,6 +49,92 @@ def test_compare_episodes_counts_changed_items(num: int, data: st.DataObject) ->
     assert (track.track, track.step, track.num_steps) == ("rewards", min(steps), len(steps))
     assert (track.a, track.b) == ("1", "NaN")
     assert not compare_episodes(other_episode, other_episode)
+
+
+KINDS_OF_NUMBERS = {
+    "float32": st.floats(width=32),
+    "float64": st.floats(),
+    "int8": st.integers(-128, 127),
+    "int64": st.integers(-(2**63), 2**63 - 1),
+    "uint64": st.integers(0, 2**64 - 1),
+    "bool": st.booleans(),
+}
+
+
+@given(st.sampled_from(sorted(KINDS_OF_NUMBERS)), st.integers(1, 4), st.sampled_from([(), (2,), (0,)]), st.data())
+def test_compare_episodes_measures_the_values_that_differ(
+    dtype: str, num: int, shape: tuple[int, ...], data: st.DataObject
+) -> None:
+    """Number of values that differ, and the largest difference of finite ones, against exact fractions."""
+    size = (num + 1) * int(np.prod(shape))
+    a, b = ([data.draw(KINDS_OF_NUMBERS[dtype]) for _ in range(size)] for _ in range(2))
+    b = [data.draw(st.sampled_from(pair)) for pair in zip(a, b, strict=True)]
+    actions, rewards = np.zeros(num, int), np.ones(num)
+    arrays = [np.array(each, dtype).reshape(num + 1, *shape) for each in (a, b)]
+    found = compare_episodes(*(SingleAgentEpisode.from_arrays(each, actions, rewards, id_="e") for each in arrays))
+    pairs = [(x, y) for x, y in zip(*(each.ravel().tolist() for each in arrays), strict=True)]
+    different = [k for k, (x, y) in enumerate(pairs) if x != y and not (x != x and y != y)]
+    assert bool(found) == bool(different)
+    if not different:
+        return
+    (track,) = found.tracks
+    assert (track.num_values, f"{len(different)} value" in str(found)) == (len(different), True)
+    sizes = {k: abs(Fraction(x) - Fraction(y)) for k in different for x, y in [pairs[k]] if np.isfinite([x, y]).all()}
+    if not sizes:
+        assert track.largest is track.largest_step is None
+        return
+    largest = max(sizes.values())
+    assert track.largest is not None
+    assert track.largest == (np.inf if largest > sys.float_info.max else pytest.approx(float(largest), rel=1e-12))
+    rows = {k * (num + 1) // size for k in sizes if sizes[k] >= largest * Fraction(1 - 1e-12)}
+    assert track.largest_step in rows or track.largest == np.inf
+
+
+@settings(max_examples=30)
+@given(st.lists(st.lists(st.sampled_from([-1.0, np.nan]), max_size=3), min_size=1, max_size=3), st.data())
+def test_tracks_of_ragged_floats_differ_in_values_or_in_lengths(turns: list[list[float]], data: st.DataObject) -> None:
+    """The lengths are compared as lengths, and do not repeat the values."""
+    others = [data.draw(st.sampled_from([turn, [*turn, np.nan], [*turn, -2.0], turn[:-1]])) for turn in turns]
+    pair = [
+        SingleAgentEpisode.from_arrays(
+            np.zeros(len(each) + 1),
+            np.zeros(len(each)),
+            np.zeros(len(each)),
+            extra_model_outputs={
+                "logp": Ragged.from_lengths(np.concatenate(list(map(np.float64, each))), list(map(len, each)))
+            },
+            id_="e",
+        )
+        for each in (turns, others)
+    ]
+    tracks = {track.track: track for track in compare_episodes(*pair).tracks}
+    lengths = [len(a) != len(b) for a, b in zip(turns, others, strict=True)]
+    assert sum(each.num_steps for name, each in tracks.items() if name.endswith("length")) == sum(lengths)
+
+
+DATA = {
+    "poles": (np.zeros((4, 4)), np.zeros(3, int)),
+    "robots": ({"camera": np.zeros((4, 5, 5)), "touch": np.zeros((4, 3))}, np.zeros((3, 7))),
+    "robots without a camera": ({"touch": np.zeros((4, 3))}, np.zeros((3, 2))),
+    "walks": (np.zeros((4, 2)), np.ones(3, int)),
+}
+
+
+@pytest.mark.parametrize("same_ids", [False, True])
+@pytest.mark.parametrize("b", DATA)
+@pytest.mark.parametrize("a", DATA)
+def test_diff_of_data_without_common_tracks_is_short(a: str, b: str, same_ids: bool, tmp_path: Path) -> None:
+    for place, name in (("a", a), ("b", b)):
+        owner = "" if same_ids else place
+        episodes = [SingleAgentEpisode.from_arrays(*DATA[name], np.zeros(3), id_=f"{owner}{n}") for n in range(8)]
+        write(tmp_path / place, episodes)
+    result = run(tmp_path / "a", tmp_path / "b")
+    alike = a == b or {a, b} in ({"poles", "walks"}, {"robots", "robots without a camera"})
+    assert result.exit_code == (a != b)
+    assert ("nothing in common" in result.output) == (not alike and not same_ids)
+    assert alike or same_ids or len(result.output.splitlines()) <= 6
+    facts = json.loads(run(tmp_path / "a", tmp_path / "b", "--json").output)
+    assert len(facts["differences"]) == 8 * (a != b)
 
 
 def test_compare_episodes_aligns_chunks_by_env_step() -> None:
@@ -126,14 +215,15 @@ def test_diff_of_unlike_data_sets_counts_all_episodes_that_differ_alike(tmp_path
     both = [walk(3, id_=f"e{n:02}", terminated=True) for n in range(12)]
     others = [walk(4 if n > 2 else 3, id_=f"e{n:02}", truncated=True) for n in range(10)]
     lines = run(write(tmp_path / "a", both), write(tmp_path / "b", others)).output.splitlines()
-    assert lines[:5] == [
+    assert lines[:4] == [
         "A has 12 episodes, B has 10; paired by id",
         "0 of 12 episodes are equal",
         "10 episodes, such as e00: endings: terminated in A, truncated in B",
         "e10, e11: only in A",
-        "the first 5 of 7 episodes whose tracks differ; --json has all of them:",
     ]
-    assert [line.split()[0] for line in lines[6:] if "rewards" in line] == [f"e{n:02}" for n in range(3, 8)]
+    assert lines[5].split() == ["rewards", "7", "7", "0"]  # the fourth step, which A does not have
+    below = lines.index("the first 5 of 7 episodes whose tracks differ; --json has all of them:")
+    assert [line.split()[0] for line in lines[below:] if "rewards" in line] == [f"e{n:02}" for n in range(3, 8)]
 
 
 def test_diff_of_runs_compares_ledgers(tmp_path: Path) -> None:

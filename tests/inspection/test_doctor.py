@@ -619,7 +619,7 @@ def test_examine_reads_all_steps_for_cheap_checks() -> None:
     findings = examine(episode, num_steps=100)
     assert [(finding.kind, finding.step) for finding in findings] == [("not_finite", 5000)]
     assert (findings.num_steps, findings.num_checked) == (10_000, 100)
-    assert findings.extent == "10,000 steps, 100 of them in detail"
+    assert findings.extent == "10,000 steps, the first 100 of them in detail"
 
 
 def test_examine_wrong_subject_is_rejected() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+MOST_SHOWN = 5  # findings of one kind in a text
 Place = tuple[Any, ...]  # episode id (None before the first), step, evidence, and the track if one is to blame
 
 KINDS = {  # kind -> what it does to targets, what to do
@@ -167,12 +168,21 @@ class Finding:
         return cls(kind, evidence, episode, step, times, *KINDS[kind], track)
 
     def __str__(self) -> str:
+        return f"{self.kind}: {self.place_text}\n{self._help}"
+
+    @property
+    def place_text(self) -> str:
+        """The first place, what is wrong there, and how often it is."""
         location = [f"episode {self.episode}"] * (self.episode is not None) + [f"step {self.step}"] * (
             self.step is not None
         )
-        times = f" ({self.times} times)" if self.times > 1 else ""
+        times = f" ({self.times:,} times)" if self.times > 1 else ""
         place = f"{', '.join(location)}: " if location else ""
-        return f"{self.kind}: {place}{self.evidence}{times}\n  harm: {self.harm}\n  do: {self.advice}"
+        return f"{place}{self.evidence}{times}"
+
+    @property
+    def _help(self) -> str:
+        return f"  harm: {self.harm}\n  do: {self.advice}"
 
 
 class Findings(list[Finding]):
@@ -191,8 +201,25 @@ class Findings(list[Finding]):
     @property
     def extent(self) -> str:
         """Number of examined steps, as text."""
-        detail = "" if self.num_checked == self.num_steps else f", {self.num_checked:,} of them in detail"
+        detail = "" if self.num_checked == self.num_steps else f", the first {self.num_checked:,} of them in detail"
         return f"{self.num_steps:,} steps{detail}"
+
+    def by_kind(self) -> dict[str, str]:
+        """Return a text for each kind of findings: at most 5 of them, and once their harm and what to do."""
+        groups: dict[str, list[Finding]] = {}
+        for finding in self:
+            groups.setdefault(finding.kind, []).append(finding)
+        return {kind: _text_of(group) for kind, group in groups.items()}
+
+
+def _text_of(group: list[Finding]) -> str:
+    """Return the text on findings of one kind."""
+    first = group[0]
+    if len(group) == 1:
+        return str(first)
+    lines = [f"{first.kind}: {len(group):,} findings", *(f"  {each.place_text}" for each in group[:MOST_SHOWN])]
+    lines += [f"  and {len(group) - MOST_SHOWN:,} more (--json lists all)"] * (len(group) > MOST_SHOWN)
+    return "\n".join([*lines, first._help])
 
 
 def gather_findings(kind: str, places: Iterable[Place]) -> Iterator[Finding]:
