@@ -272,7 +272,7 @@ class StoredEpisodes:
         marks = {} if returns is None else best_and_worst(returns)
         if means is not None and (top := [i for i, word in best_and_worst(means).items() if word.startswith("best")]):
             marks[top[0]] = ", ".join(filter(None, (marks.get(top[0]), "highest priority")))
-        chosen = sorted({*first_and_last(num, MOST_EPISODES), *marks})
+        chosen = first_and_last(num, MOST_EPISODES, marks)
         versions = self._version_texts(chosen)
         rows = [
             (

@@ -36,7 +36,7 @@ def episodes_table(
     listed = max(most, MOST_EPISODES)
     if len(lengths) > listed and most <= MOST_EPISODES:
         listed = FEW_EPISODES
-    chosen = sorted({*first_and_last(len(lengths), listed), *extremes})
+    chosen = first_and_last(len(lengths), listed, extremes)
     rows = [
         (
             str(i),
@@ -97,10 +97,16 @@ def left_out(names: Sequence[str], noun: str = "") -> list[str]:
     return [formatting.clipped(f"and {len(names)} more{noun}: {', '.join(names[:20])}", 300)] if names else []
 
 
-def first_and_last(num: int, most: int) -> list[int]:
-    """Return the indices of `num` rows, or of the first and the last ones if there are more than `most`."""
+def first_and_last(num: int, most: int, marked: Iterable[int] = ()) -> list[int]:
+    """Return the indices of `num` rows, or of the first, the last and the `marked` ones if there are more than `most`.
+
+    A single row between two of these is one of them: a row in its place, which says "1 more", would be as long.
+    """
+    if num <= most:
+        return [*range(num)]
     half = most // 2
-    return [*range(num)] if num <= most else [*range(half), *range(num - half, num)]
+    chosen = {*range(half), *range(num - half, num), *marked}
+    return sorted(chosen | {i + 1 for i in chosen if i + 2 in chosen})
 
 
 def with_gap(rows: Sequence[Sequence[str]], chosen: Sequence[int]) -> list[Sequence[str]]:
@@ -119,7 +125,7 @@ def note_on_rows(num: int, most: int, noun: str, marks: Mapping[int, str] | None
     Args:
         marks: words of rows that are listed too, such as "best (1 of 2)" or "worst, highest priority".
     """
-    if num <= most:
+    if len(first_and_last(num, most, marks or ())) == num:
         return ""
     words = {word.split(" (")[0] for mark in (marks or {}).values() for word in mark.split(", ")}
     *others, last = f"the first and the last {most // 2}", *(f"the {word}" for word in sorted(words))
