@@ -31,8 +31,8 @@ def print_tracks(tracks: Sequence[TrackRow]) -> None:
     """Print a table of the shape, dtype, minimum, mean and maximum of each track, with its space, defects and notes.
 
     The components of items of at most 8 numbers have rows of their own, and the row of the track no mean. Of larger
-    items, the mean is that of all numbers. Choices among many, such as token ids, have none. Ragged items have rows of
-    their lengths, or of what is known of each item.
+    items, the mean is that of all numbers. Choices of more than two values, such as token ids, have none. Ragged items
+    have rows of their lengths, or of what is known of each item.
     """
     from episodes.inspect.formatting import clipped
 

@@ -36,7 +36,7 @@ MOST_BOUNDS = 8  # numbers of an item of a `Box` whose bounds are all listed
 OUTSIDE = "outside of its space"
 LENGTHS = " · length"  # ends the label of lengths beside the values of a ragged track
 LOGP_DIFFERENCE = "logp_difference"  # name of a track of differences of log-probabilities
-MOST_CHOICES = 8  # whose numbers have a mean: a mean of more of them says nothing
+MOST_CHOICES = 2  # whose numbers have a mean, which is the share of the second one
 MOST_VALUES = 24  # range of whole numbers that are drawn as a band of colours
 
 
@@ -229,19 +229,27 @@ class Series:
         """Whether items are choices without an order: discrete actions, or items of a space of choices."""
         if self.array.dtype.kind not in "biu" or self.ragged is not None:
             return False
-        return kind_of(self.space).has_choices or (self.hue == "actions" and self.sampled_values.shape[1] == 1)
+        kind = kind_of(self.space)
+        is_action = self.hue == "actions" and self.sampled_values.shape[1] == 1
+        return kind.has_choices or (is_action and kind is not SpaceKind.BOX)  # whose whole numbers are amounts
 
     @cached_property
     def is_id(self) -> bool:
-        """Whether items are choices among many, such as token ids or cards, whose mean means nothing."""
+        """Whether items are choices of more than two values, such as token ids or cards, whose mean means nothing."""
         if not self.is_numeric or not self.is_choice:
-            return False
-        if self.space is not None and not kind_of(self.space).has_choices:  # a whole amount, such as of a `Box`
             return False
         low, _, high = self.range
         bounds = bounds_of(self.space)
         sizes = [high - low] if bounds is None else [high - low, np.max(np.asarray(bounds.high) - bounds.low)]
         return bool(max(sizes) >= MOST_CHOICES)
+
+    @property
+    def has_deviation(self) -> bool:
+        """Whether the standard deviation of the items says more than their mean, which it does not of choices and
+        flags.
+        """
+        are_flags = self.array.dtype == bool or kind_of(self.space) is SpaceKind.MULTI_BINARY
+        return not are_flags and not self.is_choice
 
     @property
     def is_centred(self) -> bool:

@@ -622,7 +622,10 @@ def test_last_line_of_a_data_set_has_commands_that_run(kind: str, tmp_path: Path
 def test_tables_list_and_mark_the_best_and_the_worst_episode(returns: list[float]) -> None:
     values, nothing = np.array(returns), np.zeros(len(returns), np.int64)
     table = episodes_table(nothing, nothing, values, nothing > 0, nothing > 0, nothing)
-    marks = {row[-1]: values[int(row[0])] for row in table.rows if row[-1][:4] in ("best", "wors")}
+    cells = [(values[int(row[0])], row[list(table.columns).index("return")]) for row in table.rows if row[0] != "⋮"]
+    found = [(value, re.fullmatch(r'(?:<span class="ep-mark">(.*)</span> )?(\S+)', str(cell))) for value, cell in cells]
+    assert all(match and match[2] == formatting.number(value) for value, match in found)
+    marks = {match[1]: value for value, match in found if match and match[1]}
     finite = values[np.isfinite(values)]
     expected = {}
     if len(np.unique(finite)) > 1:

@@ -302,20 +302,28 @@ def test_rows_of_colours_of_components_with_any_ranges_have_their_counts(items: 
 @pytest.mark.parametrize(
     ("hue", "space", "values", "is_id"),
     [
-        ("actions", None, range(9), True),
-        ("actions", None, range(8), False),
-        ("actions", spaces.Discrete(9), range(3), True),
-        ("actions", spaces.Discrete(8), range(3), False),
+        ("actions", None, range(3), True),
+        ("actions", None, range(2), False),
+        ("actions", spaces.Discrete(3), range(2), True),
+        ("actions", spaces.Discrete(2), range(2), False),
         ("observations", spaces.Discrete(52), range(3), True),
-        ("observations", spaces.Discrete(9, start=-4), range(3), True),
-        ("observations", spaces.MultiDiscrete([3, 52]), range(3), True),
+        ("observations", spaces.Discrete(3, start=-1), range(2), True),
+        ("observations", spaces.Discrete(2, start=5), range(5, 7), False),
+        ("observations", spaces.MultiDiscrete([2, 52]), range(2), True),
+        ("observations", spaces.MultiDiscrete([2, 2]), range(2), False),
         ("observations", spaces.MultiBinary(2), range(2), False),
-        ("actions", spaces.Box(0, 99, (), np.int64), range(40), False),
-        ("observations", None, range(40), False),
-        ("rewards", None, range(40), False),
+        ("actions", spaces.Box(0, 99, (), np.int64), range(40), None),
+        ("observations", None, range(40), None),
+        ("observations", None, [False, True], False),
+        ("infos", None, [False, True], False),
+        ("rewards", None, range(40), None),
     ],
 )
-def test_ids_have_no_mean(hue: str, space: Any, values: Any, is_id: bool) -> None:
+def test_choices_have_no_deviation_and_no_mean_of_more_than_two_values(
+    hue: str, space: Any, values: Any, is_id: bool | None
+) -> None:
+    """Flags are choices between two values. `is_id` is None for amounts."""
+    is_amount, is_id = is_id is None, bool(is_id)
     array = np.array(values)
     array = np.stack([array] * 2, 1) if space is not None and space.shape == (2,) else array
     series = Series("x", hue, array, len(array), space=space)
@@ -325,7 +333,8 @@ def test_ids_have_no_mean(hue: str, space: Any, values: Any, is_id: bool) -> Non
         assert all((mean == "") == is_id for _, _, mean, _ in row.stats)
         assert ("mean " in row.picture) <= (not is_id)
         if row.table:
-            assert ("mean" in row.table.columns, "std" in row.table.columns) == (not is_id, not is_id and axis is None)
+            assert ("mean" in row.table.columns, "std" in row.table.columns) == (not is_id, is_amount and axis is None)
+        assert any("±" in mean for _, _, mean, _ in row.stats) == (is_amount and axis is None)
 
 
 # --- charts of episodes -----------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from episodes.inspect.cards.tables import (
     brief_ids,
     first_and_last,
     left_out,
+    marked,
     note_on_rows,
     shown_ending,
     shown_id,
@@ -270,9 +271,11 @@ class StoredEpisodes:
         """
         num, returns, means = len(self.entries), self.returns, self.mean_shares
         marks = {} if returns is None else best_and_worst(returns)
-        if means is not None and (top := [i for i, word in best_and_worst(means).items() if word.startswith("best")]):
-            marks[top[0]] = ", ".join(filter(None, (marks.get(top[0]), "highest priority")))
-        chosen = first_and_last(num, MOST_EPISODES, marks)
+        tops = (
+            {} if means is None else {i: "highest" for i, word in best_and_worst(means).items() if word[:4] == "best"}
+        )
+        words = {**marks, **{i: ", ".join([*filter(None, [marks.get(i)]), "highest priority"]) for i in tops}}
+        chosen = first_and_last(num, MOST_EPISODES, words)
         versions = self._version_texts(chosen)
         rows = [
             (
@@ -280,25 +283,24 @@ class StoredEpisodes:
                 shown_id(self.ids[i]),
                 formatting.clipped(self._agent(i), MOST_OF_ID),
                 f"{self.lengths[i]:,}" + (f" of {self.starts[i] + self.lengths[i]:,}" if self.starts[i] else ""),
-                "" if returns is None else formatting.number(returns[i]),
+                "" if returns is None else marked(marks.get(i, ""), returns[i]),
                 shown_ending(Ending.of(*(flags[i] for flags in self.flags))),
                 f"{self.ages[i]:,}",
                 versions.get(i, ""),
-                "" if means is None else formatting.number(means[i]) if means[i] == means[i] else "none",
-                marks.get(i, ""),
+                "" if means is None else marked(tops.get(i, ""), means[i]) if means[i] == means[i] else "none",
             )
             for i in chosen
         ]
-        columns = ("", "id", "agent", "steps", "return", "ending", "age", "policy", "priority", "of all")
-        words = "steps, return and mean priority" if means is not None else "steps and return"
+        columns = ("", "id", "agent", "steps", "return", "ending", "age", "policy", "priority")
+        what = "steps, return and mean priority" if means is not None else "steps and return"
         notes = (
-            note_on_rows(num, MOST_EPISODES, "episode", marks),
-            f"{words}: of the stored steps",
+            note_on_rows(num, MOST_EPISODES, "episode", words),
+            f"{what}: of the stored steps",
             "age: steps added since the oldest of them was",
             "" if self.versions is None else "policy: version",
         )
         note = "; ".join(filter(None, notes))
-        empty = dict.fromkeys(("agent", "return", "policy", "priority", "of_all"), "")
+        empty = dict.fromkeys(("agent", "return", "policy", "priority"), "")
         return without_columns(Table(columns, with_gap(rows, chosen), note, has_names=True), **empty)
 
     def _agent(self, index: int) -> object:

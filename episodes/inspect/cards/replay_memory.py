@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _ENDINGS, _PRIORITIES = "/endings", "/priorities"
 _NAMES = {
     OBSERVATIONS: "obs",
-    COPIES: "copies of obs beside steps",
+    COPIES: "copies of obs",
     LINKS: "links between steps",
     _ENDINGS: "endings",
     UNUSED: "filling between steps",
@@ -73,9 +73,9 @@ def _card(parts: Sequence[tuple[str, int | None, int]], note: str) -> Card:
     used = [taken for _, taken, _ in parts if taken is not None]
     total = sum(nbytes for _, _, nbytes in parts)
     rows = [
-        (f"{100 * nbytes / max(total, 1):.1f} %", name, *([] if taken is None else [f"{taken:,}"]), f"{nbytes:,}")
+        (f"{100 * nbytes / max(total, 1):.1f} %", name, f"{nbytes:,}", *([] if taken is None else [f"{taken:,}"]))
         for name, taken, nbytes in [*parts, ("all", sum(used) if used else None, total)]
     ]
     headline = [f"{formatting.size(total)} reserved", *([f"{formatting.size(sum(used))} used"] if used else [])]
-    columns = ("share", "part", *(["used"] if used else []), "reserved")
+    columns = ("share", "part", "reserved", *(["used"] if used else []))
     return Card("Memory", "", headline, table=Table(columns, rows, note, has_names=True), is_open=False)

@@ -126,8 +126,10 @@ def _stats(series: Series, has_deviations: bool) -> list[tuple[str, str, str, st
     A picture of many components has one entry for all of them, without a mean. Ids have no mean.
 
     Args:
-        has_deviations: whether the standard deviation follows the mean, as in "0.5 ± 0.2". Images have none.
+        has_deviations: whether the standard deviation follows the mean, as in "0.5 ± 0.2". Images and choices have
+            none.
     """
+    has_deviations = has_deviations and series.has_deviation
     if series.num_steps or series.has_common_mean or len(series.part_names) > sparklines.MOST_LANES:
         low, mean, high = map(formatting.number, series.range)
         has_deviations = has_deviations and not series.is_image and series.has_common_mean
@@ -160,7 +162,7 @@ def _texts(series: Series) -> tuple[Markup, Table | None]:
 
 def parts_table(series: Series, is_in_time: bool = True) -> Table | None:
     """Return a table of statistics of each component of an array's items: min, mean and max, of items in time the first
-    and the last, and of others the standard deviation. Ids have neither mean nor deviation.
+    and the last, and of others the standard deviation. Choices have no deviation, and of more than two values no mean.
 
     None is returned for images, flags and other small whole numbers, and arrays without items. Of infos, first and
     last are those that have the key.
@@ -180,8 +182,9 @@ def parts_table(series: Series, is_in_time: bool = True) -> Table | None:
         cells = np.stack([low, mean, high, *more], 1).tolist()
     else:
         columns, cells = ("", "min", "mean", "std", "max"), np.stack([low, mean, _std(series, most), high], 1).tolist()
-    if series.is_id:
-        kept = [i for i, name in enumerate(columns[1:]) if name not in ("mean", "std")]
+    missing = ["mean"] * series.is_id + ["std"] * (not series.has_deviation)
+    if missing:
+        kept = [i for i, name in enumerate(columns[1:]) if name not in missing]
         columns, cells = ("", *(columns[i + 1] for i in kept)), [[row[i] for i in kept] for row in cells]
     rows = [(name, *map(formatting.number, row)) for name, row in zip(series.component_names, cells, strict=False)]
     note = f"and {count - most} more numbers of each item" if count > most else ""

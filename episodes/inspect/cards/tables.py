@@ -42,18 +42,17 @@ def episodes_table(
             str(i),
             shown_id(ids[i]),
             str(lengths[i]),
-            formatting.number(returns[i]),
+            marked(extremes.get(i, ""), returns[i]),
             shown_ending(Ending.of(terminated[i], truncated[i])),
             str(started[i]),
             *(() if agents is None else (formatting.clipped(", ".join(map(str, agents[i])), 60),)),
-            extremes.get(i, ""),
         )
         for i in chosen
     ]
     rows = with_gap(rows, chosen)
     note = note_on_rows(len(lengths), listed, "episode" if agents is None else "game", extremes)
-    columns = ("", "id", "length", "return", "ending", "from t", *(() if agents is None else ("agents",)), "of all")
-    return without_columns(Table(columns, rows, note, has_names=True), from_t="0", of_all="")
+    columns = ("", "id", "length", "return", "ending", "from t", *(() if agents is None else ("agents",)))
+    return without_columns(Table(columns, rows, note, has_names=True), from_t="0")
 
 
 def best_and_worst(returns: np.ndarray) -> dict[int, str]:
@@ -71,6 +70,14 @@ def best_and_worst(returns: np.ndarray) -> dict[int, str]:
         equal = np.flatnonzero(values == value)
         marks[int(equal[0])] = word if len(equal) == 1 else f"{word} (1 of {len(equal):,})"
     return marks
+
+
+def marked(mark: str, value: float) -> str:
+    """Return a number for a table with a mark such as "best" in front of it, so that the numbers of a column end below
+    each other. Without a mark, it is the number alone.
+    """
+    shown = formatting.number(value)
+    return Markup('<span class="ep-mark">{}</span> {}').format(mark, shown) if mark else shown
 
 
 def shown_ending(ending: Ending) -> str:
