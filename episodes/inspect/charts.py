@@ -1,4 +1,4 @@
-"""SVG charts: returns of many episodes, fill level of a replay buffer."""
+"""SVG charts: returns and lengths of many episodes, and their endings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WIDTH, HEIGHT = 640, 98
 ENDINGS_HEIGHT = 12  # of the shares of endings, below the returns
 MOST_DOTS = 100  # of a chart of returns
 MOST_CELLS = 50  # of a chart of more returns
-MOST_OF_TOOLTIP = 60  # characters of an id
+MOST_OF_TOOLTIP = 40  # characters of an id
 
 
 def returns(
@@ -32,6 +32,7 @@ def returns(
     noun: str = "episode",
     ids: Names | None = None,
     lengths: np.ndarray | None = None,
+    ends: tuple[str, str] | None = None,
 ) -> Markup | None:
     """Return an SVG chart of the returns `values` [n], with a dot per episode in the colour of its ending.
 
@@ -42,8 +43,9 @@ def returns(
     Args:
         noun: what has a return, such as "game".
         ids, lengths: of the episodes [n], for the tooltips of the dots.
+        ends: names of the first and the last episode. By default, these are their indices.
     """
-    return _chart({"return": values, "length": lengths}, terminated, truncated, noun, ids)
+    return _chart({"return": values, "length": lengths}, terminated, truncated, noun, ids, ends)
 
 
 def _chart(
@@ -52,6 +54,7 @@ def _chart(
     truncated: np.ndarray,
     noun: str,
     ids: Names | None,
+    ends: tuple[str, str] | None = None,
 ) -> Markup | None:
     """Return the chart of returns or lengths. Endings are counted in the legend of returns only.
 
@@ -64,7 +67,7 @@ def _chart(
     if not len(finite):
         return None
     low, high = float(finite.min()), float(finite.max())
-    masks = _masks(terminated, truncated)
+    masks = ending_masks(terminated, truncated)
     if low == high:
         return _equal(len(values), len(finite), low, what, _endings_text(masks))
     is_dense = len(values) > MOST_DOTS
@@ -78,11 +81,13 @@ def _chart(
     every = -(-len(values) // MOST_CELLS)
     if is_dense:
         words += f"; range, quartiles and median of {counted(every, noun)} each; below, their endings"
-    ends = f"<span>{number(high)}</span><span>{what}</span><span>{number(low)}</span>"
+    scale = f"<span>{number(high)}</span><span>{what}</span><span>{number(low)}</span>"
+    ends = ends or (f"{noun} 0", f"{max(len(values) - 1, 0):,}")
+    legend = _legend(masks, noun, every if is_dense else 1, what, ends)
     return Markup(
-        f'<div class="ep-chart"><div class="ep-scale">{ends}</div><div><svg class="ep-dots" width="{WIDTH}" '
+        f'<div class="ep-chart"><div class="ep-scale">{scale}</div><div><svg class="ep-dots" width="{WIDTH}" '
         f'height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img"><title>{words}</title>'
-        f'{paths}</svg><div class="ep-legend">{_legend(masks, noun, every if is_dense else 1, what)}</div></div></div>'
+        f'{paths}</svg><div class="ep-legend">{legend}</div></div></div>'
     )
 
 
@@ -124,14 +129,14 @@ def _tooltips(facts: Mapping[str, ArrayLike | None], noun: str, ids: Names | Non
     ]
 
 
-def _masks(terminated: np.ndarray, truncated: np.ndarray) -> dict[str, np.ndarray]:
+def ending_masks(terminated: np.ndarray, truncated: np.ndarray) -> dict[str, np.ndarray]:
     """Return which episodes have each kind of ending, bool [n] by its name. A terminated one counts as that alone."""
     return {"terminated": terminated, "truncated": truncated & ~terminated, "cut": ~(terminated | truncated)}
 
 
 def endings(terminated: np.ndarray, truncated: np.ndarray) -> Markup:
     """Return the number of episodes of each ending that there is, with its colour, as in the legend of a chart."""
-    return Markup(f'<div class="ep-legend ep-kinds">{_endings_text(_masks(terminated, truncated))}</div>')
+    return Markup(f'<div class="ep-legend ep-kinds">{_endings_text(ending_masks(terminated, truncated))}</div>')
 
 
 def _endings_text(masks: dict[str, np.ndarray]) -> str:
@@ -141,32 +146,36 @@ def _endings_text(masks: dict[str, np.ndarray]) -> str:
     )
 
 
-def _legend(masks: dict[str, np.ndarray], noun: str, every: int, what: str) -> str:
+def _legend(masks: dict[str, np.ndarray], noun: str, every: int, what: str, ends: tuple[str, str]) -> str:
     """Return the legend of a chart of returns: a colour and the number of episodes of each ending that there is.
 
     Args:
         every: number of neighbouring episodes of one cell.
+        ends: names of the first and the last episode.
     """
-    num = len(masks["cut"])
     endings = _endings_text(masks) if what == "return" else ""
     cells = f" · bands: range and quartiles, line: median of {every:,} {noun}s each" if every > 1 else ""
-    return f"<span>{noun} 0</span><span>{endings}{cells}</span><span>{max(num - 1, 0):,}</span>"
+    return f"<span>{ends[0]}</span><span>{endings}{cells}</span><span>{ends[1]}</span>"
 
 
 def _dots(values: np.ndarray, masks: dict[str, np.ndarray], low: float, high: float, tooltips: list[Markup]) -> str:
     """Return SVG with a dot for each finite return, in the colour of the episode's ending, with a tooltip."""
-    paths = ""
+    episodes = np.flatnonzero(np.isfinite(values))
+    xs = 4 + (WIDTH - 8) * episodes / max(len(values) - 1, 1)
+    places = [f"M{x:.0f} {y:.0f}h0" for x, y in zip(xs, _heights(values[episodes], low, high), strict=True)]
+    dots = ""
     for ending, mask in masks.items():
-        episodes = np.flatnonzero(mask & np.isfinite(values))
-        xs = 4 + (WIDTH - 8) * episodes / max(len(values) - 1, 1)
-        ys = _heights(values[episodes], low, high)
-        dots = "".join(
-            f'<path d="M{x:.0f} {y:.0f}h0"><title>{tooltips[i]}</title></path>'
-            for i, x, y in zip(episodes.tolist(), xs.tolist(), ys.tolist(), strict=True)
-        )
-        if dots:
-            paths += f'<g class="ep-{ending}" stroke="{ENDINGS[ending]}">{dots}</g>'
-    return f'<g fill="none" stroke-width="5" stroke-linecap="round">{paths}</g>'
+        if path := "".join(place for i, place in zip(episodes.tolist(), places, strict=True) if mask[i]):
+            dots += f'<path class="ep-{ending}" stroke="{ENDINGS[ending]}" d="{path}"/>'
+    titles = "".join(
+        f'<path d="{place}"><title>{tooltips[i]}</title></path>'
+        for i, place in zip(episodes.tolist(), places, strict=True)
+    )
+    reach = min(max(int(WIDTH / len(values)), 8), 24)  # of the pointer
+    return (
+        f'<g fill="none" stroke-width="5" stroke-linecap="round">{dots}'
+        f'<g stroke="transparent" stroke-width="{reach}">{titles}</g></g>'
+    )
 
 
 def _spread(values: np.ndarray, masks: dict[str, np.ndarray], low: float, high: float) -> str:
@@ -176,7 +185,6 @@ def _spread(values: np.ndarray, masks: dict[str, np.ndarray], low: float, high: 
     every = -(-len(values) // MOST_CELLS)
     edges = [*range(0, len(values), every), len(values)]
     ranges, quartiles, medians = "", "", ""
-    shares = dict.fromkeys(masks, "")
     for begin, end in pairwise(edges):
         left, right = (WIDTH * at / len(values) for at in (begin, end))
         finite = values[begin:end][np.isfinite(values[begin:end])]
@@ -186,20 +194,37 @@ def _spread(values: np.ndarray, masks: dict[str, np.ndarray], low: float, high: 
             ranges += _box(left, right, ys[0] - 1, ys[4] + 1)
             quartiles += _box(left, right, ys[1] - 0.5, ys[3] + 0.5)
             medians += f"M{left:.0f} {ys[2]:.0f}H{right:.0f}"
-        y = float(HEIGHT - ENDINGS_HEIGHT)
-        for ending, mask in masks.items():
-            tall = ENDINGS_HEIGHT * float(mask[begin:end].mean())
-            if tall:
-                shares[ending] += _box(left, right, y, y + tall)
-            y += tall
     soft = ENDINGS["cut"]
-    endings = "".join(
-        f'<path class="ep-share ep-{ending}" fill="{ENDINGS[ending]}" d="{d}"/>' for ending, d in shares.items() if d
-    )
+    places = [WIDTH * at / len(values) for at in edges]
+    endings = ending_shares(masks, edges, places, HEIGHT - ENDINGS_HEIGHT, ENDINGS_HEIGHT)
     return (
         f'<path class="ep-band" fill="{soft}" fill-opacity=".25" d="{ranges}"/>'
         f'<path class="ep-band" fill="{soft}" fill-opacity=".45" d="{quartiles}"/>'
         f'<path class="ep-middle" fill="none" stroke="{soft}" stroke-width="1.5" d="{medians}"/>{endings}'
+    )
+
+
+def ending_shares(
+    masks: dict[str, np.ndarray], edges: Sequence[int], places: Sequence[float], top: float, height: float
+) -> str:
+    """Return SVG with a box for each cell of neighbouring items, which is divided into the shares of their endings.
+
+    Args:
+        masks: which of the items have each kind of ending, bool [n] by its name. Each item has one.
+        edges: indices of the first item of each cell, and n.
+        places: x coordinates of the edges.
+        top: y coordinate of the boxes.
+    """
+    shares = dict.fromkeys(masks, "")
+    for (begin, end), (left, right) in zip(pairwise(edges), pairwise(places), strict=True):
+        y = float(top)
+        for ending, mask in masks.items():
+            tall = height * float(mask[begin:end].mean())
+            if tall:
+                shares[ending] += _box(left, right, y, y + tall)
+            y += tall
+    return "".join(
+        f'<path class="ep-share ep-{ending}" fill="{ENDINGS[ending]}" d="{d}"/>' for ending, d in shares.items() if d
     )
 
 
@@ -218,15 +243,4 @@ def bar(part: float) -> Markup:
     return Markup(
         f'<svg class="ep-thin" width="120" height="8" role="img"><rect class="ep-fill" width="{100 * part:.1f}%" '
         f'height="8" rx="2" fill="{colour("observations")}"/></svg>'
-    )
-
-
-def filled(size: int, capacity: int, noun: str = "step") -> Markup:
-    """Return an SVG bar that shows how much of a replay buffer is filled. `noun` is what it holds."""
-    part = 100 * min(size / max(capacity, 1), 1)
-    return Markup(
-        f'<div><svg class="ep-bar" width="{WIDTH}" height="10" role="img"><title>{part:.1f} % full</title>'
-        f'<rect width="100%" height="10" rx="5" fill="#888" fill-opacity=".2"/>'
-        f'<rect class="ep-fill" width="{part:.2f}%" height="10" rx="5" fill="{colour("observations")}"/></svg>'
-        f'<div class="ep-legend"><span>{size:,} of {counted(capacity, noun)}, {part:.4g} % full</span></div></div>'
     )

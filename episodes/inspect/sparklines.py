@@ -401,7 +401,7 @@ def heat(series: Series, axis: Axis, points: int) -> Markup:
         lows, highs = (np.full(count, series.range[end]) for end in (0, 2))
     palest, height = 0.06, ROW * max(len(chosen), 8)
     strip = _strip(series, axis, series.cells(points, chosen), lows[chosen], highs[chosen], palest, height)
-    return strip + _key(series.hue, palest, *_ends_of_rows(series))
+    return strip + key_of_colours(series.hue, palest, *_ends_of_rows(series))
 
 
 def _bands(series: Series, has_extremes: bool) -> list[int]:
@@ -450,7 +450,7 @@ def sequences(series: Series, points: int) -> Markup:
         marks = _ticks(xs[(raw == np.inf).any((0, 2))], xs[below], 0, height)
     ends = tuple(map(number, series.range[::2])) if width == 1 else ("min of each number", "max of each number")
     picture = _colours(series.hue, stacked, 0.06, text, (0.0, float(UNITS * WIDTH)), height, marks)
-    return picture + _key(series.hue, 0.06, *ends)
+    return picture + key_of_colours(series.hue, 0.06, *ends)
 
 
 def _strip(
@@ -504,7 +504,7 @@ def histogram(series: Series) -> Markup:
         levels = np.where(counts > 0, np.sqrt(counts / most), np.nan)
         text = f"{_range(series)}; a histogram for each row, from its lowest to its highest number, pale to strong"
         ends, height = (0.0, float(UNITS * WIDTH)), ROW * max(len(chosen), 8)
-        key = _key(series.hue, 0.18, "no items", f"most of each row (up to {int(most.max()):,})")
+        key = key_of_colours(series.hue, 0.18, "no items", f"most of each row (up to {int(most.max()):,})")
         return _colours(series.hue, levels[:, None], 0.18, text, ends, height, "") + key
     low, _, high = series.range
     if count == 1 and low == high and not any(series.counts):
@@ -538,7 +538,7 @@ def _ends_of_rows(series: Series) -> tuple[str, str]:
     return (number(low), number(high)) if _has_one_scale(series) else ("min of each row", "max of each row")
 
 
-def _key(hue: str, palest: float, low: str, high: str) -> Markup:
+def key_of_colours(hue: str, palest: float, low: str, high: str) -> Markup:
     """Return HTML with a scale of colours, and the texts of its palest and its strongest colour."""
     rgb = ",".join(map(str, HUES[hue]))
     return Markup(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pickle
 import re
 import tempfile
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 from episodes import MultiAgentEpisode, SingleAgentEpisode
 from episodes.errors import StateMismatch
-from episodes.inspect import formatting
+from episodes.inspect import formatting, ring_chart
 from episodes.inspect.cards import replay
 from episodes.inspect.cards.card import Card
 from episodes.inspect.cards.replay import StoredEpisodes, multi_agent_replay_card, replay_card, stored_tracks
@@ -174,6 +176,88 @@ def test_the_card_equals_a_reference_of_the_stored_steps(chunks: Any, capacity: 
     assert fact(card, "oldest stored step") == f"{oldest} {expected[0]['id']}"
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    chunks=additions(), capacity=st.sampled_from([7, 13, 30, 200]), most=st.sampled_from([1, ring_chart.MOST_SEGMENTS])
+)
+def test_the_chart_of_steps_has_each_run_of_each_episode_by_age(chunks: Any, capacity: int, most: int) -> None:
+    buffer, reference = EpisodeReplayBuffer(capacity, seed=0), Reference(capacity)
+    fill(buffer, reference, chunks)
+    stored, expected = reference.steps[-capacity:], reference.rows()
+    rows = {row["id"]: row for row in expected}
+    runs = [list(run) for _, run in groupby(stored, lambda step: step.id_)]
+    svg = str(StoredEpisodes(buffer).segments(ring_chart.MOST_SEGMENTS // most))
+    bar = ElementTree.fromstring(re.findall("<svg y.*?</svg>", svg)[0])
+    assert bar.attrib["viewBox"] == f"0 0 {capacity} {ring_chart.HEIGHT}"
+    kinds = {step.id_: rows[step.id_]["ending"].split()[0] for step in stored}
+    if len(runs) <= most:
+        found = [
+            (int(box.attrib["x"]), int(box.attrib["width"]), group.attrib["class"].split("ep-")[-1], box[0].text)
+            for group in bar.iter("g")
+            for box in group
+        ]
+        assert sum(width for _, width, _, _ in found) == len(buffer)
+        at = 0
+        for run, (x, width, kind, text) in zip(runs, sorted(found), strict=True):
+            row = rows[run[0].id_]
+            assert (x, width, kind) == (at, len(run), kinds[row["id"]])
+            of = f" of {row['start'] + row['length']}" if row["start"] else ""
+            begin = f"{row['id']}, {row['length']}{of} steps, return {formatting.number(row['return'])}"
+            version = f", policy {span(row['versions'])}" if any(step.version >= 0 for step in stored) else ""
+            assert text == f"{begin}, {row['ending']}, age {row['age']}{version}"
+            at += len(run)
+    else:
+        area = dict.fromkeys(kinds.values(), 0.0)
+        for path in list(bar)[1:]:
+            boxes = re.findall(r"M([\d.]+) ([\d.]+)H([\d.]+)V([\d.]+)H", path.attrib["d"])
+            sizes = (float(right) - float(left) for left, _, right, _ in boxes)
+            talls = (float(low) - float(high) for _, high, _, low in boxes)
+            area[path.attrib["class"].split("ep-")[-1]] = sum(a * b for a, b in zip(sizes, talls, strict=True))
+        counts = {kind: sum(kinds[step.id_] == kind for step in stored) for kind in area}
+        assert {kind: each / ring_chart.HEIGHT for kind, each in area.items()} == pytest.approx(counts, rel=0.02)
+    versions = [step.version for step in stored]
+    has_strip = len({version for version in versions if version >= 0}) > 1
+    assert ("<small>policy</small>" in svg) == has_strip
+    assert f"{len(stored)} ago" in svg
+    assert (f"{capacity - len(stored)} free" in svg) == (len(stored) / capacity < ring_chart.ENOUGH)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.integers(0, 4) | st.just(np.nan), min_size=1, max_size=120),
+    st.integers(0, 50),
+)
+def test_rows_of_colours_of_steps_have_the_means_of_their_cells(numbers: list[float], free: int) -> None:
+    values = np.array(numbers, float)
+    svg = str(ring_chart.ring_chart(len(values) + free, len(values), strips={"priority": values}))
+    every = -(-len(values) // ring_chart.CELLS)
+    cells = [values[i : i + every] for i in range(0, len(values), every)]
+    means = [np.nanmean(cell) if np.isfinite(cell).any() else np.nan for cell in cells]
+    known = [mean for mean in means if mean == mean]
+    if len(set(known)) <= 1:
+        assert ("<small>priority</small>" in svg) == bool(known)
+        assert not known or f"{formatting.number(known[0])} of all" in svg
+        return
+    found = re.findall(r'<rect x="(\d+)" width="(\d+)" height="8" opacity="([\d.]+)"><title>(.*?)<', svg)
+    low, high = min(known), max(known)
+    expected = [(i * every, len(cells[i]), formatting.number(mean)) for i, mean in enumerate(means) if mean == mean]
+    assert [(int(x), int(width), text) for x, width, _, text in found] == expected
+    levels = [(float(strength) - ring_chart.PALEST) / (1 - ring_chart.PALEST) for _, _, strength, _ in found]
+    assert levels == pytest.approx([(mean - low) / (high - low) for mean in known], abs=0.01)
+
+
+def test_cards_of_buffers_with_the_most_segments_are_small() -> None:
+    """Many short episodes with long ids, policy versions and priorities."""
+    buffer = PrioritizedEpisodeReplayBuffer(400, seed=0)
+    for n in range(ring_chart.MOST_SEGMENTS):
+        id_ = f"{n:03}" + "x" * 60
+        rewards = np.arange(n, n + 4) / 7
+        buffer.add(SingleAgentEpisode.from_arrays(np.zeros(5), np.zeros(4), rewards, id_=id_, policy_versions=n))
+    buffer.update_priorities(np.arange(320), np.arange(320) / 7)
+    assert str(replay_card(buffer).chart).count("<rect") == ring_chart.MOST_SEGMENTS + 2 * ring_chart.CELLS
+    assert len(rendered(replay_card(buffer))) < 50_000
+
+
 def restored(buffer: Any, way: str, folder: Path) -> Any:
     """Return the buffer after it was saved and restored in a way."""
     if way == "pickle":
@@ -237,7 +321,8 @@ def test_cards_of_empty_full_wrapped_and_mapped_buffers(make: Any, steps: int, o
     assert (card.table is None) == (steps == 0)
     check_memory(card, buffer)
     assert "never sampled" in card.headline
-    assert f"{min(steps, 10)} of 10 steps" in str(card.chart)
+    assert card.headline[0] == f"{min(steps, 10)} of 10 steps"
+    assert ("writes here" in str(card.chart), "evicted next" in str(card.chart)) == (steps > 0, steps >= 10)
     if steps:
         buffer.sample(3 * steps)
         assert fact(replay_card(buffer), "sampled") == f"{3 * steps} steps"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -32,6 +32,7 @@ from episodes.inspect.cards.tables import (
     with_gap,
     without_columns,
 )
+from episodes.inspect.ring_chart import ring_chart
 from episodes.inspect.series import Series
 from episodes.tracks import nested
 from episodes.tracks.ragged import Ragged
@@ -45,27 +46,32 @@ if TYPE_CHECKING:
 MOST_STORED_NUMBERS = 1 << 24  # of a column of a replay buffer that is read in full
 MOST_STEPS = 200  # that are read of a larger column
 MOST_MODULES = 4
+MOST_OF_SEGMENT = 24  # characters of an id
 FLAGS = ("terminateds", "truncateds")
 
 
-def replay_card(buffer: EpisodeReplayBuffer, name: object = "") -> Card:
-    """Return the notebook card of an `EpisodeReplayBuffer`: fill level, a chart and a table of the stored episodes, and
-    a histogram of each column.
+def replay_card(buffer: EpisodeReplayBuffer, name: object = "", share: int = 1) -> Card:
+    """Return the notebook card of an `EpisodeReplayBuffer`: a chart of the steps by age, a chart and a table of the
+    stored episodes, and a histogram of each column.
 
-    A buffer of more than 2**24 steps is not read in full: its card has no returns, policy versions and priorities.
+    A buffer of more than 2**24 steps is not read in full: its card has no segments of episodes, returns, policy
+    versions and priorities.
+
+    Args:
+        share: number of cards of this kind in one view.
     """
     with buffer.lock:
         try:
             ring = buffer.flush_ring()
         except EpisodeStateError:
             return Card(type(buffer).__name__, formatting.clipped(name), ["closed"])
-        return _replay_card(buffer, ring, name)
+        return _replay_card(buffer, ring, name, share)
 
 
-def _replay_card(buffer: EpisodeReplayBuffer, ring: LinkedRing, name: object) -> Card:
+def _replay_card(buffer: EpisodeReplayBuffer, ring: LinkedRing, name: object, share: int) -> Card:
     rows: list[Row] = []
     notes: list[str] = []
-    chart, table, stored, used = charts.filled(len(ring), buffer.capacity), None, {}, {}
+    chart, table, stored, used = ring_chart(buffer.capacity, len(ring)), None, {}, {}
     headline = [f"{len(ring):,} of {formatting.counted(buffer.capacity, 'step')}"]
     headline.append(formatting.counted(buffer.num_episodes, "episode"))
     if len(ring):
@@ -77,7 +83,8 @@ def _replay_card(buffer: EpisodeReplayBuffer, ring: LinkedRing, name: object) ->
         rows.append(_endings(contents))
         if contents.returns is not None:
             facts = *contents.flags, "stored episode", brief_ids(contents.ids), contents.lengths
-            chart += charts.returns(contents.returns, *facts) or Markup("")
+            chart = contents.segments(share)
+            chart += charts.returns(contents.returns, *facts, ("oldest", "newest")) or Markup("")
         table = contents.table()
         stored = contents.facts()
         headline += contents.mean_return()
@@ -276,17 +283,16 @@ class StoredEpisodes:
         )
         words = {**marks, **{i: ", ".join([*filter(None, [marks.get(i)]), "highest priority"]) for i in tops}}
         chosen = first_and_last(num, MOST_EPISODES, words)
-        versions = self._version_texts(chosen)
         rows = [
             (
                 str(i),
                 shown_id(self.ids[i]),
                 formatting.clipped(self._agent(i), MOST_OF_ID),
-                f"{self.lengths[i]:,}" + (f" of {self.starts[i] + self.lengths[i]:,}" if self.starts[i] else ""),
+                self._steps_text(i),
                 "" if returns is None else marked(marks.get(i, ""), returns[i]),
                 shown_ending(Ending.of(*(flags[i] for flags in self.flags))),
                 f"{self.ages[i]:,}",
-                versions.get(i, ""),
+                self._version_text(i),
                 "" if means is None else marked(tops.get(i, ""), means[i]) if means[i] == means[i] else "none",
             )
             for i in chosen
@@ -303,24 +309,63 @@ class StoredEpisodes:
         empty = dict.fromkeys(("agent", "return", "policy", "priority"), "")
         return without_columns(Table(columns, with_gap(rows, chosen), note, has_names=True), **empty)
 
+    def segments(self, share: int = 1) -> Markup:
+        """Return the chart of the steps by age, with a row of colours of the priorities and, if there are several, of
+        the policy versions. The steps must be few enough to be read.
+
+        Args:
+            share: number of charts of this kind in one view.
+        """
+        strips = {}
+        if self.shares is not None:
+            strips["priority"] = np.where(self.shares > 0, self.shares, np.nan)
+        if self.versions is not None and len(np.unique(self.versions[self.versions != UNKNOWN])) > 1:
+            strips["policy"] = np.where(self.versions == UNKNOWN, np.nan, self.versions)
+        return ring_chart(
+            self.buffer.capacity, len(self.ring), self.owners, self.flags, self._segment_text, strips, share
+        )
+
+    def _segment_text(self, index: int) -> str:
+        """Return what is known of an episode as text: id, steps, return, ending, age and policy versions."""
+        texts = [
+            formatting.clipped(formatting.brief_id(self.ids[index]), MOST_OF_SEGMENT),
+            f"{self._steps_text(index)} steps",
+            "" if self.returns is None else f"return {formatting.number(self.returns[index])}",
+            formatting.ended(Ending.of(*(flags[index] for flags in self.flags))),
+            f"age {self.ages[index]:,}",
+            f"policy {version}" if (version := self._version_text(index)) else "",
+        ]
+        return ", ".join(filter(None, texts))
+
+    def _steps_text(self, index: int) -> str:
+        """Return the number of stored steps of an episode, and of all with the evicted ones, such as "5 of 9"."""
+        start, length = self.starts[index], self.lengths[index]
+        return f"{length:,}" + (f" of {start + length:,}" if start else "")
+
     def _agent(self, index: int) -> object:
         """Return the agent of an episode, or "" if it has none."""
         agent_id = self.ring.table.facts[int(self.entries[index])].agent_id
         return "" if agent_id is None else agent_id
 
-    def _version_texts(self, chosen: Sequence[int]) -> dict[int, str]:
-        """Return the policy versions of the episodes with the given indices as texts, such as "3 … 5"."""
+    @cached_property
+    def version_ranges(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Lowest and highest known policy version of each episode, int64 [n] each, -1 for none, and the number of its
+        steps whose version is unknown, float64 [n]. None if all are unknown.
+        """
         if self.versions is None:
-            return {}
+            return None
         is_known, largest = self.versions != UNKNOWN, np.iinfo(np.int64).max
         lows, highs = np.full(len(self.entries), largest), np.full(len(self.entries), UNKNOWN)
         np.minimum.at(lows, self.owners[is_known], self.versions[is_known])
         np.maximum.at(highs, self.owners, self.versions)
-        unknown = self.sums(~is_known)
-        return {
-            i: "unknown" if highs[i] == UNKNOWN else _span(lows[i], highs[i]) + (" and unknown" if unknown[i] else "")
-            for i in chosen
-        }
+        return np.where(highs == UNKNOWN, UNKNOWN, lows), highs, self.sums(~is_known)
+
+    def _version_text(self, index: int) -> str:
+        """Return the policy versions of an episode as text, such as "3 … 5", or "" if all of the buffer are unknown."""
+        if self.version_ranges is None:
+            return ""
+        low, high, unknown = (each[index] for each in self.version_ranges)
+        return "unknown" if high == UNKNOWN else _span(low, high) + (" and unknown" if unknown else "")
 
 
 def _span(low: int, high: int) -> str:
@@ -377,10 +422,11 @@ def _priorities(stored: StoredEpisodes) -> Iterator[Series]:
 
 
 def multi_agent_replay_card(buffer: MultiAgentEpisodeReplayBuffer) -> Card:
-    """Return the notebook card of a multi-agent replay buffer: fill level, and a card for each of the first modules."""
+    """Return the notebook card of a multi-agent replay buffer, with a card for each of the first modules."""
     with buffer.lock:
         modules = list(buffer.modules.items())
-        parts = [replay_card(part, module_id) for module_id, part in modules[:MOST_MODULES]]
+        shown = modules[:MOST_MODULES]
+        parts = [replay_card(part, module_id, len(shown)) for module_id, part in shown]
     return Card(
         type(buffer).__name__,
         "",
@@ -391,7 +437,6 @@ def multi_agent_replay_card(buffer: MultiAgentEpisodeReplayBuffer) -> Card:
             formatting.size(buffer.nbytes),
         ],
         facts=known(**_counts(buffer, "env step")),
-        chart=charts.filled(len(buffer), buffer.capacity, "env step"),
         parts=[*parts, multi_agent_memory_card(buffer)],
         notes=left_out([str(module_id) for module_id, _ in modules[MOST_MODULES:]], " modules"),
     )
