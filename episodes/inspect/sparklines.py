@@ -40,6 +40,7 @@ MOST_BORDERS = 40  # between episodes of a pack
 MOST_DOTS = 240  # of a picture of choices at their own places
 DOT = 4  # pixels of a cell of more choices
 MOST_BIN_LABELS = 8  # of a histogram
+MOST_BIN_TEXTS = 16  # bins of a histogram whose bars have tooltips
 BINS = 48  # of a histogram
 MOST_WHOLE_BINS = 64  # of a histogram of whole numbers
 MOST_EXACT = 1 << 53  # whole numbers up to it are exact as float64
@@ -492,7 +493,7 @@ def histogram(series: Series) -> Markup:
     tooltip has the highest count of each histogram.
 
     Whole numbers have a bin each, or bins of several numbers if there are too many. Histograms of many components are
-    rows of colours.
+    rows of colours. The bars of few bins have a tooltip each, such as "2 … 3: 31".
     """
     count = series.sampled_values.shape[1]
     if count > MOST_LANES:
@@ -516,13 +517,17 @@ def histogram(series: Series) -> Markup:
         bins = histogram_bins(series, k)
         most = max(int(bins.counts.max()), 1)
         bottom, unit = (k + 1) * UNITS * height - UNITS, UNITS * (height - 2) / np.sqrt(most)
-        bars = ""
-        for n, (left, right) in zip(bins.counts.tolist(), pairwise((UNITS * WIDTH * bins.edges).tolist()), strict=True):
+        bars = []
+        edges = (UNITS * WIDTH * bins.edges).tolist()
+        for i, (n, (left, right)) in enumerate(zip(bins.counts.tolist(), pairwise(edges), strict=True)):
             wide = min(max(right - left - 2, 1), UNITS * WIDEST_BAR)
             if n:
                 x = (left + right - wide) / 2
-                bars += f"M{x:.0f} {bottom}v-{max(np.sqrt(n) * unit, 2):.1f}h{wide:.0f}V{bottom}z"
-        paths.append(f'<path d="{bars}"/>')
+                bars.append((i, n, f"M{x:.0f} {bottom}v-{max(np.sqrt(n) * unit, 2):.1f}h{wide:.0f}V{bottom}z"))
+        if count * len(bins.counts) <= MOST_BIN_TEXTS:
+            paths += [f'<path d="{bar}"><title>{bins.name(i)}: {n:,}</title></path>' for i, n, bar in bars]
+        else:
+            paths.append(f'<path d="{"".join(bar for _, _, bar in bars)}"/>')
         words.append(f"from {number(bins.low)} to {number(bins.high)} in {bins.text}, at most {most:,} in a bin")
     return Markup(
         f'<svg class="ep-pic" width="{WIDTH}" height="{count * height}" '
@@ -594,6 +599,16 @@ class Bins(NamedTuple):
             return begins / len(self.counts)
         num = self.high - self.low + 1
         return np.minimum(begins * self.width, num) / num
+
+    def name(self, index: int) -> str:
+        """Return the numbers of a bin as text, such as "3" or "0.2 … 0.3"."""
+        if self.width:
+            low = self.low + index * self.width
+            high = min(low + self.width - 1, self.high)
+        else:
+            share = (self.high / 2 - self.low / 2) / len(self.counts)
+            low, high = self.low + 2 * share * index, self.low + 2 * share * (index + 1)
+        return number(low) if low == high else f"{number(low)} … {number(high)}"
 
     @property
     def text(self) -> str:

@@ -250,6 +250,11 @@ def test_histogram_bars_have_the_counts(values: list[float]) -> None:
     counts = [round((tall / max(bars.values())) ** 2 * most) for _, tall in sorted(bars.items())]
     bins = sparklines.histogram_bins(Series("x", "rewards", array, len(array)), 0)
     assert counts == bins.counts[bins.counts > 0].tolist()
+    texts = re.findall(r"<title>([^<:]*): ([\d,]+)</title>", svg)
+    is_told = len(bins.counts) <= sparklines.MOST_BIN_TEXTS
+    assert [int(n) for _, n in texts] == counts * is_told
+    if bins.width == 1:
+        assert [name for name, _ in texts] == [number(value) for value in np.unique(array)] * is_told
     assert bins.counts.sum() == len(values)
     assert (bins.low, bins.high) == (array.min(), array.max())
 
