@@ -138,7 +138,7 @@ def _strip(capacity: int, name: str, values: np.ndarray) -> str:
     low, high = float(known.min()), float(known.max())
     if low == high:
         return f'<small>{name}</small><span class="ep-legend">{number(low)} of all</span>'
-    strengths = PALEST + (1 - PALEST) * (means / high - low / high) / (1 - low / high)
+    strengths = PALEST + (1 - PALEST) * (means / 2 - low / 2) / (high / 2 - low / 2)
     cells = ""
     for begin, mean, strength in zip(begins.tolist(), means.tolist(), strengths.tolist(), strict=True):
         if np.isfinite(mean):

@@ -224,7 +224,7 @@ def test_the_chart_of_steps_has_each_run_of_each_episode_by_age(chunks: Any, cap
 
 @settings(max_examples=40)
 @given(
-    st.lists(st.integers(0, 4) | st.just(np.nan), min_size=1, max_size=120),
+    st.lists(st.integers(-3, 3) | st.just(np.nan), min_size=1, max_size=120),
     st.integers(0, 50),
 )
 def test_rows_of_colours_of_steps_have_the_means_of_their_cells(numbers: list[float], free: int) -> None:

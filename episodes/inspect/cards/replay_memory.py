@@ -17,9 +17,9 @@ _ENDINGS, _PRIORITIES = "/endings", "/priorities"
 _NAMES = {
     OBSERVATIONS: "obs",
     COPIES: "copies of obs",
-    LINKS: "links between steps",
+    LINKS: "step links",
     _ENDINGS: "endings",
-    UNUSED: "filling between steps",
+    UNUSED: "filling",
     _PRIORITIES: "priorities",
 }
 _NOT_COUNTED = "infos and policy versions are not counted"
