@@ -22,7 +22,7 @@ WIDTH, HEIGHT = 640, 98
 ENDINGS_HEIGHT = 12  # of the shares of endings, below the returns
 MOST_DOTS = 100  # of a chart of returns
 MOST_CELLS = 50  # of a chart of more returns
-MOST_OF_TOOLTIP = 40  # characters of an id
+MOST_OF_TOOLTIP = 100  # characters of an id
 
 
 def returns(
@@ -73,6 +73,7 @@ def _chart(
     is_dense = len(values) > MOST_DOTS
     if is_dense:
         paths = _spread(values, masks, low, high)
+        paths += _spans(values, noun)
     else:
         paths = _dots(values, masks, low, high, _tooltips(facts, noun, ids, len(values)))
     words = f"{what}s of {counted(len(values), noun)}, from {number(low)} to {number(high)}"
@@ -82,12 +83,14 @@ def _chart(
     if is_dense:
         words += f"; range, quartiles and median of {counted(every, noun)} each; below, their endings"
     scale = f"<span>{number(high)}</span><span>{what}</span><span>{number(low)}</span>"
+    strip = '<div class="ep-aside">endings</div>' if is_dense else ""
     ends = ends or (f"{noun} 0", f"{max(len(values) - 1, 0):,}")
     legend = _legend(masks, noun, every if is_dense else 1, what, ends)
     return Markup(
-        f'<div class="ep-chart"><div class="ep-scale">{scale}</div><div><svg class="ep-dots" width="{WIDTH}" '
-        f'height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img"><title>{words}</title>'
-        f'{paths}</svg><div class="ep-legend">{legend}</div></div></div>'
+        f'<div class="ep-chart"><div><div class="ep-scale">{scale}</div>{strip}</div><div>'
+        f'<svg class="ep-dots" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'preserveAspectRatio="none" role="img"><title>{words}</title>{paths}</svg>'
+        f'<div class="ep-legend">{legend}</div></div></div>'
     )
 
 
@@ -226,6 +229,23 @@ def ending_shares(
     return "".join(
         f'<path class="ep-share ep-{ending}" fill="{ENDINGS[ending]}" d="{d}"/>' for ending, d in shares.items() if d
     )
+
+
+def _spans(values: np.ndarray, noun: str) -> str:
+    """Return SVG with a tooltip for each cell of neighbouring episodes: their range and median."""
+    every = -(-len(values) // MOST_CELLS)
+    paths = ""
+    for begin in range(0, len(values), every):
+        cell = values[begin : begin + every]
+        finite = np.sort(cell[np.isfinite(cell)])
+        left, right = (WIDTH * at / len(values) for at in (begin, begin + len(cell)))
+        name = f"{noun}s {begin:,} to {begin + len(cell) - 1:,}" if len(cell) > 1 else f"{noun} {begin:,}"
+        words = "no finite number"
+        if len(finite):
+            low, median, high = (number(finite[round(share * (len(finite) - 1))]) for share in (0, 0.5, 1))
+            words = f"{low} … {high}, median {median}"
+        paths += f'<path d="M{left:.0f} 0H{right:.0f}V{HEIGHT}H{left:.0f}"><title>{name}: {words}</title></path>'
+    return f'<g fill="none" pointer-events="all">{paths}</g>'
 
 
 def _box(left: float, right: float, top: float, bottom: float) -> str:

@@ -39,17 +39,34 @@ class TrackSchema:
     Attributes:
         series: the items of all episodes that were read, without an order in time.
         place: function that names the episode and the time of the item with an index.
+        episodes_of: function that returns the indices of the episodes of items [k], int64 [k]. It is -1 after the last.
         owner: the agent whose track it is, "" in data sets of single agents.
     """
 
     series: Series
     place: Callable[[int], str]
+    episodes_of: Callable[[np.ndarray], np.ndarray]
     owner: str = ""
 
     @property
     def defects(self) -> str:
         """Counts and first places of numbers that are not finite or outside of the space, "" if there are none."""
         return self.series.defects_text(self.place)
+
+    def defective_episodes(self) -> Iterator[tuple[int, str]]:
+        """Yield the index of each episode with a number that is not finite or outside of its space, and which it is."""
+        for kind, is_wrong in self.series.wrong_numbers():
+            episodes = self.episodes_of(self.series.items[is_wrong.any(1)])
+            yield from ((index, kind) for index in np.unique(episodes).tolist())
+
+    @property
+    def num_empty_ends(self) -> int:
+        """Number of items of length 0 if each is the last of its episode, and 0 otherwise."""
+        if self.series.ragged is None:
+            return 0
+        empty = np.flatnonzero(self.series.ragged.lengths == 0)
+        is_last = self.episodes_of(empty) != self.episodes_of(empty + 1)
+        return len(empty) if is_last.all() else 0
 
     @property
     def space(self) -> str:
@@ -77,6 +94,16 @@ class Schema:
     noun: str = "episode"  # or "game"
     num_agents: int = 0  # whose tracks are described together
 
+    def defective_episodes(self) -> dict[int, str]:
+        """Return the indices of the episodes with numbers that are not finite or outside of their space, in order, with
+        the kinds of these numbers, such as "NaN, outside of its space".
+        """
+        kinds: dict[int, dict[str, None]] = {}
+        for track in self.tracks:
+            for index, kind in track.defective_episodes():
+                kinds.setdefault(index, {})[kind] = None
+        return {index: ", ".join(kinds[index]) for index in sorted(kinds)}
+
     @property
     def extent(self) -> str:
         """Number of the episodes or games that were read, as text."""
@@ -101,13 +128,18 @@ def read_schema(dataset: EpisodeDataset | GameDataset, merges_agents: bool = Fal
     most = _num_read(dataset)
     chosen = np.unique(np.linspace(0, num - 1, min(num, most)).astype(np.intp)).tolist() if num else []
     noun = "game" if hasattr(dataset, "kinds") else "episode"
-    by_owner = _by_owner({f"{noun} {i}": dataset[i] for i in chosen})
-    by_agent = [list(_of_episodes(owner, own)) for owner, own in by_owner.items()]
+    by_owner = _by_owner({i: dataset[i] for i in chosen})
+    by_agent = [
+        list(_of_episodes(owner, [(i, f"{noun} {i}", episode) for i, episode in own.items()]))
+        for owner, own in by_owner.items()
+    ]
     kinds = {
         tuple((each.series.label, each.item_shape, each.series.dtype, each.space) for each in own) for own in by_agent
     }
     if merges_agents and len(by_agent) > 1 and len(kinds) == 1:
-        together = {f"{name}, {owner}": own[name] for owner, own in by_owner.items() for name in own}
+        together = [
+            (i, f"{noun} {i}, {owner}", episode) for owner, own in by_owner.items() for i, episode in own.items()
+        ]
         return Schema(tuple(_of_episodes("", together)), len(chosen), num, noun, len(by_agent))
     return Schema(tuple(track for own in by_agent for track in own), len(chosen), num, noun)
 
@@ -127,24 +159,26 @@ def _num_read(dataset: EpisodeDataset | GameDataset) -> int:
     return min(max(int(MOST_BYTES * num / size), FEWEST_READ), MOST_SPACED)
 
 
-def _by_owner(episodes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the episodes of single agents by the name of the agent, or by "" if they are of no game, and by name."""
-    by_owner: dict[str, dict[str, Any]] = {}
-    for name, episode in episodes.items():
+def _by_owner(episodes: Mapping[int, Any]) -> dict[str, dict[int, Any]]:
+    """Return the episodes of single agents by the name of the agent, or by "" if they are of no game, and by index."""
+    by_owner: dict[str, dict[int, Any]] = {}
+    for index, episode in episodes.items():
         if isinstance(episode, MultiAgentEpisode):
             for agent, line in episode.agents.timelines.items():
-                by_owner.setdefault(str(agent), {})[name] = line.episode
+                by_owner.setdefault(str(agent), {})[index] = line.episode
         else:
-            by_owner.setdefault("", {})[name] = episode
+            by_owner.setdefault("", {})[index] = episode
     return by_owner
 
 
-def _of_episodes(owner: str, episodes: Mapping[str, Any]) -> Iterator[TrackSchema]:
-    """Yield the tracks of episodes with equal tracks."""
-    pack = EpisodePack.from_episodes(list(episodes.values()))
-    place = place_in_pack(pack, list(episodes))
+def _of_episodes(owner: str, episodes: Sequence[tuple[int, str, Any]]) -> Iterator[TrackSchema]:
+    """Yield the tracks of episodes with equal tracks, given with their indices and names."""
+    indices, names, parts = zip(*episodes, strict=True)
+    pack = EpisodePack.from_episodes(list(parts))
+    place, numbers = place_in_pack(pack, names), np.array([*indices, -1])
     for series in with_spaces(of_tracks(pack.columns), pack.observation_space, pack.action_space):
-        yield TrackSchema(series, partial(place, series), owner)
+        rows = partial(_rows_in_pack, pack, series)
+        yield TrackSchema(series, partial(place, series), lambda items, rows=rows: numbers[rows(items)], owner)
 
 
 def with_spaces(series: Iterable[Series], observation_space: object, action_space: object) -> Iterator[Series]:
@@ -217,12 +251,20 @@ def place_in_pack(pack: EpisodePack, names: Sequence[str]) -> Callable[[Series, 
 
     `names` are those of the episodes, such as "episode 3".
     """
-    sizes = pack.lookbacks + pack.lengths
 
     def place(series: Series, index: int) -> str:
-        ends = np.cumsum(sizes + series.more)
-        k = int(np.searchsorted(ends, index, "right"))
-        begin = int(ends[k] - sizes[k] - series.more)
+        k = int(_rows_in_pack(pack, series, np.array(index)))
+        begin = int(_ends_in_pack(pack, series)[k] - pack.lookbacks[k] - pack.lengths[k] - series.more)
         return f"{names[k]}, t={index - begin + int(pack.t_started[k] - pack.lookbacks[k])}"
 
     return place
+
+
+def _ends_in_pack(pack: EpisodePack, series: Series) -> np.ndarray:
+    """Return the index after the last item of each episode in a pack's series, int64 [episodes]."""
+    return np.cumsum(pack.lookbacks + pack.lengths + series.more)
+
+
+def _rows_in_pack(pack: EpisodePack, series: Series, items: np.ndarray) -> np.ndarray:
+    """Return the rows of the episodes of items [k] of a pack's series, int64 [k]."""
+    return np.searchsorted(_ends_in_pack(pack, series), items, "right")

@@ -295,13 +295,23 @@ class Series:
         return "" if self.space is None else space_text(self.space)
 
     def defects(self) -> Iterator[tuple[str, int, tuple[int, int]]]:
-        """Yield name, count and the first place of each kind of numbers that are wrong: "NaN", "infinite", and those
-        outside of the bounds of their space. A place is row and column in `sampled_values`.
+        """Yield name, count and the first place of each kind of numbers that are wrong. A place is row and column in
+        `sampled_values`.
+        """
+        for kind, is_wrong in self.wrong_numbers():
+            row, column = divmod(int(is_wrong.argmax()), is_wrong.shape[1])
+            yield kind, int(is_wrong.sum()), (row, column)
+
+    def wrong_numbers(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield each kind of numbers that are wrong, and where they are in `sampled_values`, bool [m, d]: "NaN",
+        "infinite", and those outside of the bounds of their space. A kind without numbers is left out.
         """
         if self.counts.nan or self.counts.infinite:
             is_there = True if self._present is None else self._present[:, None]
             for kind, is_odd in (("NaN", np.isnan), ("infinite", np.isinf)):
-                yield from _first(kind, is_odd(self.sampled_values) & is_there)
+                is_wrong = is_odd(self.sampled_values) & is_there
+                if is_wrong.any():
+                    yield kind, is_wrong
         bounds = bounds_of(self.space)
         if bounds is None or self.ragged is not None or not self.is_numeric or self.num_steps:
             return
@@ -311,7 +321,9 @@ class Series:
         lows, highs = (np.array([self.range[0]]), np.array([self.range[2]])) if self.is_image else self.ranges[[0, 2]]
         if not (exceeds(lows, low, high).any() or exceeds(highs, low, high).any()):
             return  # in little memory, as for images
-        yield from _first(OUTSIDE, exceeds(self.finite, low, high))
+        is_wrong = exceeds(self.finite, low, high)
+        if is_wrong.any():  # an image is compared with the bounds of all of its pixels above
+            yield OUTSIDE, is_wrong
 
     @property
     def defect_counts(self) -> list[str]:
@@ -376,14 +388,6 @@ def exceeds(numbers: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarra
     """Return which numbers [..., d] lie outside of bounds [d] by more than a rounding error. NaN does not."""
     slack = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(numbers.astype(np.float64), posinf=0, neginf=0)))
     return (numbers < low - slack) | (numbers > high + slack)
-
-
-def _first(kind: str, mask: np.ndarray) -> Iterator[tuple[str, int, tuple[int, int]]]:
-    """Yield the kind, count and first place of the numbers in `mask` [m, d], if there are any."""
-    count = int(mask.sum())
-    if count:
-        row, column = divmod(int(mask.argmax()), mask.shape[1])
-        yield kind, count, (row, column)
 
 
 def space_text(space: Any) -> str:

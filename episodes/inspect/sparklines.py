@@ -497,16 +497,7 @@ def histogram(series: Series) -> Markup:
     """
     count = series.sampled_values.shape[1]
     if count > MOST_LANES:
-        chosen = _bands(series, False)
-        own = [histogram_bins(series, k).counts for k in chosen]
-        width = max(map(len, own))
-        counts = np.array([each[np.arange(width) * len(each) // width] for each in own], float)  # [rows, width]
-        most = np.maximum(counts.max(1, keepdims=True), 1)
-        levels = np.where(counts > 0, np.sqrt(counts / most), np.nan)
-        text = f"{_range(series)}; a histogram for each row, from its lowest to its highest number, pale to strong"
-        ends, height = (0.0, float(UNITS * WIDTH)), ROW * max(len(chosen), 8)
-        key = key_of_colours(series.hue, 0.18, "no items", f"most of each row (up to {int(most.max()):,})")
-        return _colours(series.hue, levels[:, None], 0.18, text, ends, height, "") + key
+        return _histogram_rows(series)
     low, _, high = series.range
     if count == 1 and low == high and not any(series.counts):
         return Markup(f'<span class="ep-constant">constant {_value(series, low)}</span>')
@@ -535,6 +526,40 @@ def histogram(series: Series) -> Markup:
         f'<title>histogram {"; ".join(words)}</title><g class="ep-hist ep-{series.hue}" stroke="none" '
         f'fill="{colour(series.hue)}">{"".join(paths)}</g></svg>{scale}'
     )
+
+
+def _histogram_rows(series: Series) -> Markup:
+    """Return an SVG picture with a row of colours for the histogram of each component, or of evenly spaced ones.
+
+    Colours go from the lowest to the highest count, of all rows if they have the same bins, else of each row. Bins
+    without numbers are transparent.
+    """
+    chosen = _bands(series, False)
+    bins = [histogram_bins(series, k) for k in chosen]
+    width = max(len(each.counts) for each in bins)
+    counts = np.array([each.counts[np.arange(width) * len(each.counts) // width] for each in bins], float)
+    roots = np.sqrt(np.where(counts > 0, counts, np.nan))  # [rows, width]
+    is_common = len({(each.low, each.high, each.width) for each in bins}) == 1
+    axis = None if is_common else 1
+    low, high = (pick.reduce(roots, axis, keepdims=True) for pick in (np.fmin, np.fmax))
+    with np.errstate(invalid="ignore"):
+        levels = np.where(high > low, (roots - low) / np.where(high > low, high - low, 1), roots / roots)
+    text = f"{_range(series)}; a histogram for each row, from its lowest to its highest number, pale to strong"
+    ends, height = (0.0, float(UNITS * WIDTH)), ROW * max(len(chosen), 8)
+    if is_common and bins[0].width == 1 and width <= MOST_BIN_LABELS:
+        values = (bins[0].low + np.arange(width)).tolist()
+        names = "".join(f"<span><b>{_value(series, value)}</b></span>" for value in values)
+        below = f'<div class="ep-bins">{names}</div>'
+    else:
+        below = _key_of_lanes(series)
+    found = counts[counts > 0] if counts.any() else np.zeros(1)
+    key = key_of_colours(
+        series.hue,
+        0.18,
+        f"{found.min():,.0f}" if is_common else "least of each row",
+        f"{found.max():,.0f}" if is_common else f"most of each row (up to {found.max():,.0f})",
+    )
+    return _colours(series.hue, levels[:, None], 0.18, text, ends, height, "") + Markup(below) + key
 
 
 def _ends_of_rows(series: Series) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from episodes.command.track_tables import measured, summarized
 from episodes.inspect import formatting, html, schema, sparklines
 from episodes.inspect.cards.batch import batch_card
 from episodes.inspect.cards.card import HISTOGRAMS
-from episodes.inspect.cards.dataset import games_card
+from episodes.inspect.cards.dataset import dataset_card, games_card
 from episodes.inspect.cards.game import multi_agent_card
 from episodes.inspect.cards.pack import pack_card
 from episodes.inspect.cards.rows import parts_table, rows_of
@@ -33,6 +33,7 @@ from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.storage import EpisodeDataset
 from episodes.storage.games import GameDataset
 from episodes.testing.strategies import multi_agent_histories
+from episodes.tokens import Conversation
 from tests.command.running import output
 from tests.inspection.data import write
 from tests.inspection.test_drawings import conversation, strokes, walk
@@ -558,11 +559,11 @@ def test_statistics_of_a_small_data_set_are_of_all_of_it_and_else_say_of_how_man
     assert html.count("of agents") == html.count("tracks of") == 0  # one table of all agents
 
 
-def games(agents: dict[str, int], num: int = 3) -> list[Any]:
+def games(agents: dict[str, int], ids: Sequence[str] = ("g0", "g1", "g2")) -> list[Any]:
     """Return games of agents with observations of the given sizes, whose rewards are different."""
     result: list[Any] = []
-    for n in range(num):
-        game = MultiAgentEpisode(f"g{n}")
+    for n, id_ in enumerate(ids):
+        game = MultiAgentEpisode(id_)
         game.add_env_reset(observations={agent: np.zeros(size) for agent, size in agents.items()})
         rewards = {agent: float(10 * n + i) for i, agent in enumerate(agents)}
         items = {agent: np.ones(size) for agent, size in agents.items()}
@@ -618,6 +619,155 @@ def test_last_line_of_a_data_set_has_commands_that_run(kind: str, tmp_path: Path
     assert worst in output(*show[1:])
 
 
+def defective(kinds: list[set[str]], view: str) -> list[Any]:
+    """Return episodes, conversations or games with a number of each of the given kinds of defects."""
+    result: list[Any] = []
+    values = {"NaN": np.nan, "infinite": -np.inf, "outside of its space": 7.0}
+    for i, own in enumerate(kinds):
+        items, name, reward = np.zeros((6, 2)), f"e{i}-{'x' * 30}", np.array([0.0, -1.0])[[i % 2]]
+        for k, kind in enumerate(sorted(own)):
+            items[k + 1, k % 2] = values[kind]
+        if view == "conversations":
+            talk = Conversation(name, outputs={"logp": "f4", "value": "f4"})
+            talk.begin([1, 2])
+            for k, item in enumerate(items[1:, :].sum(1).tolist()):
+                talk.turn(
+                    [3, 4],
+                    [5] if k < 4 else [],
+                    float(reward[0]) * (k == 4),
+                    logp=[0.0] * 2,
+                    value=[item, 0.0],
+                    terminated=k == 4,
+                )
+            result.append(talk.episode)
+        elif view == "episodes":
+            rewards = np.repeat(reward, 5)
+            result.append(SingleAgentEpisode.from_arrays(items, np.zeros(5), rewards, id_=name, observation_space=BOX))
+        else:
+            sizes = {"a": 2, "b": 2 if view == "games" else 3}
+            boxes = {agent: spaces.Box(-1.0, 1.0, (size,), np.float64) for agent, size in sizes.items()}
+            game = MultiAgentEpisode(name, observation_space=boxes)
+            rows = [{"a": np.zeros(2), "b": np.concatenate([row, [0.0]])[: sizes["b"]]} for row in items]
+            game.add_env_reset(observations=rows[0])
+            for row in rows[1:]:
+                game.add_env_step(row, {"a": 0, "b": 0}, {"a": 0.0, "b": float(reward[0])})
+            result.append(game)
+    return result
+
+
+@pytest.mark.parametrize("view", ["episodes", "conversations", "games", "games of two kinds"])
+@settings(max_examples=8)
+@given(data=st.data())
+def test_episodes_with_defects_are_in_each_place(view: str, data: st.DataObject) -> None:
+    """The table lists the first 3 with their kinds of defects in red, and the command and the fold have the first."""
+    known = ["NaN", "infinite"] if view == "conversations" else ["NaN", "infinite", "outside of its space"]
+    kinds = data.draw(st.lists(st.just(set()) | st.sets(st.sampled_from(known)), min_size=1, max_size=16))
+    with TemporaryDirectory() as folder:
+        dataset: Any = (GameDataset if "games" in view else EpisodeDataset)(write(folder, defective(kinds, view)))
+        card = (games_card if "games" in view else dataset_card)(dataset)
+        table, ids = card.table, dataset.metadata["id"].tolist()
+        assert table is not None
+        listed = {int(row[0]): unescape(str(row[1])) for row in table.rows if row[0] != "⋮"}
+        broken = [i for i, own in enumerate(kinds) if own]
+        assert set(broken[:3]) <= set(listed)
+        for i, cell in listed.items():
+            assert f'title="{ids[i]}"' in cell
+            marks = re.findall(r'<span class="ep-defect">(.*?)</span>', cell)
+            assert [set(mark.split(", ")) for mark in marks] == [kinds[i]] * bool(kinds[i])
+        assert ("first with defects" in table.note) == bool(broken and table.note)
+        returns = dataset.metadata["return"]
+        worst = int(returns.argmin()) if len(set(returns.tolist())) > 1 else 0
+        assert f"--episode={ids[broken[0] if broken else worst]}</code>" in card.notes[-1]
+        first = ids[broken[0] if broken else 0]
+        if "games" in view:
+            assert [part.name for part in card.parts] == [first]
+        assert (card.talk is not None) == (view == "conversations")
+        if card.talk is not None:
+            assert card.talk.title.startswith(formatting.brief_id(first))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["", " ", "a", "b", "c d"]), st.booleans()), max_size=40), st.booleans())
+def test_texts_of_a_track_are_listed_once_and_without_blank_ones(items: list[Any], is_always: bool) -> None:
+    texts = np.array([text for text, _ in items], "U3")
+    present = None if is_always else np.array([there for _, there in items], bool)
+    expected: dict[str, list[int]] = {}
+    for i, (text, there) in enumerate(items):
+        if text.strip() and (there or is_always):
+            expected.setdefault(text, []).append(i)
+    [row] = rows_of([Series("infos/task", "infos", texts, len(texts), more=1, present=present)], None)[0]
+    if not expected:
+        assert (row.table, row.picture) == (None, "")
+        return
+    assert row.table is not None
+    is_once = all(len(own) == 1 for own in expected.values())
+    cells = [(str(own[0]), *([] if is_once else [str(len(own))]), text) for text, own in expected.items()]
+    assert [tuple(each) for each in row.table.rows] == cells
+    assert tuple(row.table.columns) == (("item", "text") if is_once else ("item", "times", "text"))
+
+
+@pytest.mark.parametrize(("turns", "size"), [(1, 3), (2, 40), (9, 40)])
+def test_data_set_of_conversations_has_the_beginning_of_one(turns: int, size: int, tmp_path: Path) -> None:
+    talk = Conversation("talk", outputs={"logp": "f4"})
+    talk.begin([*range(1000, 1000 + size)])
+    for k in range(turns):
+        ids = [*range(2000 + 100 * k, 2000 + 100 * k + size)]
+        talk.turn(ids, [] if k == turns - 1 else [7], 1.0, logp=[-0.5] * size, terminated=k == turns - 1)
+    html = (EpisodeDataset(write(tmp_path / "data", [talk.episode] * 1))._repr_html_() or "").split("</style>")[1]
+    before, _, view = html.partition('<span class="ep-kind">conversation</span>')
+    assert before.endswith('<details><summary class="ep-head">')  # closed
+    assert html.index(">ending<") < html.index(">conversation<") < html.index("see more:")
+    shown = [int(token) for token in re.findall(r'<span class="ep-token"[^>]*>(\d+)</span>', view)]
+    expected = [[*range(1000, 1000 + size)]]
+    for k in range(turns):
+        expected += [[*range(2000 + 100 * k, 2000 + 100 * k + size)], *[[7]] * (k < turns - 1)]
+    assert shown == [token for message in expected[:6] for token in message[:32]]
+    assert ("more messages" in view) == (2 * turns > 6)
+    assert "length 0 ends 1 episode: nothing follows the last turn" in html
+    assert "length 0" not in (EpisodeDataset(write(tmp_path / "open", [opened()]))._repr_html_() or "")
+
+
+def opened() -> SingleAgentEpisode:
+    """Return an episode of tokens with an empty observation that is not its last."""
+    talk = Conversation("open")
+    talk.begin([1])
+    talk.turn([2], [], logp=[0.0])
+    talk.turn([2], [3], logp=[0.0])
+    return talk.episode
+
+
+@pytest.mark.parametrize("num", [1, 2, 8, 9])
+def test_games_have_mean_returns_of_at_most_8_agents(num: int, tmp_path: Path) -> None:
+    dataset = GameDataset(write(tmp_path / "data", games({f"a{i}": 2 for i in range(num)})))
+    for part in (dataset, dataset[1:]):
+        facts = {fact.name: fact.whole or fact.value for fact in games_card(part).facts}
+        begin = 3 - len(part)
+        means = [f"a{i} {formatting.number(np.mean([10.0 * n + i for n in range(begin, 3)]))}" for i in range(num)]
+        assert facts.get("mean return by agent") == (", ".join(means) if 1 < num <= 8 else None)
+
+
+@pytest.mark.parametrize("view", ["data set", "pack", "games"])
+def test_tooltips_have_whole_ids(view: str, tmp_path: Path) -> None:
+    ids = [
+        f"{i:032x}" if i % 2 else f"episode {i} of a run with a name of more than {'x' * 30} characters"
+        for i in range(6)
+    ]
+    episodes = [
+        SingleAgentEpisode.from_arrays(np.zeros(3), np.zeros(2), np.full(2, float(i)), id_=id_)
+        for i, id_ in enumerate(ids)
+    ]
+    made: list[Any] = games({"a": 2}, ids=ids)
+    value: Any = {
+        "data set": lambda: EpisodeDataset(write(tmp_path / "data", episodes)),
+        "pack": lambda: EpisodePack.from_episodes(episodes),
+        "games": lambda: GameDataset(write(tmp_path / "data", made)),
+    }[view]()
+    html = value._repr_html_() or ""
+    for i, id_ in enumerate(ids):
+        short = id_[:8] if i % 2 else f"{id_[:12]}…{id_[-11:]}"
+        assert f"<title>{id_}, return {2 * i if view != 'games' else 10 * i}, length" in html
+        assert f'<td><span title="{id_}">{short}</span></td>' in html
+
+
 @given(st.lists(st.floats(-9, 9) | st.sampled_from([np.nan, -1.0, 1.0]), max_size=60))
 def test_tables_list_and_mark_the_best_and_the_worst_episode(returns: list[float]) -> None:
     values, nothing = np.array(returns), np.zeros(len(returns), np.int64)
@@ -653,7 +803,8 @@ def test_data_set_card_has_means_and_a_chart_of_lengths_that_returns_do_not_show
     ]
     html = EpisodeDataset(write(tmp_path / "data", episodes))._repr_html_() or ""
     assert ("lengths of 3 episodes" in html) == (len(set(lengths)) > 1 and reward in ("index", 0.0))
-    for name, values in (("return", [own.sum() for own in rewards]), ("length", lengths)):
+    named = {"return": [own.sum() for own in rewards], "length": lengths}
+    for name, values in ({"return = length": lengths} if reward == 1.0 else named).items():
         low, mean, high = map(formatting.number, (min(values), float(np.mean(values)), max(values)))
         assert f"mean {name} {mean}" + (f" ({low} … {high})" if low != high else "") in html
 
@@ -733,8 +884,9 @@ def test_cards_have_one_head_for_their_statistics_and_one_vocabulary(tmp_path: P
 def test_no_single_number_is_left_out(count: int) -> None:
     table = parts_table(Series("x", "extra", np.arange(5.0 * count).reshape(5, count), 5))
     assert table is not None
-    assert len(table.rows) == (count if count <= 8 else 6)
-    assert table.note == ("" if count <= 8 else f"and {count - 6} more numbers of each item")
+    named = [row for row in table.rows if row[0] != "⋮"]
+    assert len(named) == (count if count <= 8 else 6)
+    assert [row[1] for row in table.rows[len(named) :]] == ([] if count <= 8 else [f"{count - 6} more"])
 
 
 # --- defects ----------------------------------------------------------------------------------------------------------
@@ -817,9 +969,9 @@ def test_a_defect_of_the_last_of_many_tracks_is_in_the_head_and_has_a_row(
 
 @pytest.mark.parametrize("sizes", [{"a": 2, "b": 2}, {"a": 2, "b": 3}])
 def test_defects_of_an_agent_are_in_the_head_of_the_games(sizes: dict[str, int], tmp_path: Path) -> None:
-    broken = games(sizes, 1)[0]
+    broken = games(sizes, ["g0"])[0]
     broken.add_env_step({"b": np.full(sizes["b"], np.nan)}, {"b": 1}, {"b": 0.0})
-    dataset = GameDataset(write(tmp_path / "data", [*games(sizes, 2)[1:], broken]))  # type: ignore[list-item]
+    dataset = GameDataset(write(tmp_path / "data", [*games(sizes, ["g0", "g1"])[1:], broken]))  # type: ignore[list-item]
     is_merged = len(set(sizes.values())) == 1
     name, numbers = ("observations", 18) if is_merged else ("b/observations", 15)
     assert heads(dataset._repr_html_() or "") == [f"{name}: {sizes['b']} of {numbers} numbers are NaN"]
@@ -867,7 +1019,7 @@ def test_spaces_are_described_with_shape_dtype_and_bounds(space: Any, text: str 
 
 
 @WITH_BROWSER
-@pytest.mark.parametrize("width", [320, 400, 900])
+@pytest.mark.parametrize("width", [300, 320, 900])
 def test_tables_of_cards_scroll_by_themselves_with_their_first_column_pinned(
     width: int, tmp_path: Path, tab: Tab
 ) -> None:

@@ -206,6 +206,17 @@ def test_chart_of_many_returns_has_their_quartiles_and_endings(episodes: list[tu
         if len(cell)
     ]
     assert np.array(found) == pytest.approx(np.array(expected), abs=0.11)
+    texts = re.findall(r'<path d="M(\d+) 0H(\d+)V98H\d+"><title>episodes? ([\d, to]+): (.*?)</title>', svg)
+    for i, (left, right, span, words) in enumerate(texts):
+        low, mid, high = np.quantile(cells[i], [0, 0.5, 1], method="nearest") if len(cells[i]) else [np.nan] * 3
+        expected_words = f"{number(low)} … {number(high)}, median {number(mid)}"
+        assert words == (expected_words if len(cells[i]) else "no finite number")
+        first, last = i * every, min((i + 1) * every, len(returns)) - 1
+        assert span == (f"{first} to {last}" if last > first else f"{first}")
+        edges = [charts.WIDTH * at / len(returns) for at in (first, last + 1)]
+        assert [float(left), float(right)] == pytest.approx(edges, abs=0.51)
+    assert len(texts) == len(cells)
+    assert svg.count(">endings</div>") == 1
     for k, name in enumerate(("terminated", "truncated", "cut")):
         if (ending == k).any():
             share = boxes(svg, f"ep-{name}")
@@ -302,6 +313,25 @@ def test_rows_of_colours_of_components_with_any_ranges_have_their_counts(items: 
         assert row[-1] > 0  # the lowest and the highest number
         counts = sparklines.histogram_bins(replace(series, array=column, total=len(column)), 0).counts
         assert len(np.unique(row[row > 0])) == len(np.unique(counts[counts > 0]))
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=12, max_size=12), max_size=30))
+def test_rows_of_colours_with_equal_bins_have_one_scale_of_counts(items: list[list[int]]) -> None:
+    """Columns have their numbers as labels. The scale has the lowest and the highest count."""
+    array = np.array([[0] * 12, [3] * 12, *items])
+    html = sparklines.histogram(Series("x", "observations", array, len(array)))
+    assert re.findall(r"<span><b>(\d)</b></span>", html) == list("0123")
+    counts = np.array([[(column == value).sum() for value in range(4)] for column in array.T])
+    found = counts[counts > 0]
+    [(least, most)] = re.findall(r"<span>(\d+)<i .*?</i>(\d+)</span>", html)
+    assert (int(least), int(most)) == (found.min(), found.max())
+    shades: dict[int, set[int]] = {}
+    for count, shade in zip(counts.ravel().tolist(), pixels(html).ravel().tolist(), strict=True):
+        shades.setdefault(count, set()).add(shade)
+    assert all(len(each) == 1 for each in shades.values())  # a colour for each count, in all rows
+    ordered = [shades[count].pop() for count in sorted(shades)]
+    assert ordered == sorted(ordered)
+    assert (0 in shades) == (ordered[0] == 0)
 
 
 @pytest.mark.parametrize(

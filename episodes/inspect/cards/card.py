@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from episodes.inspect import formatting
 from episodes.inspect.schema import described
 from episodes.tracks.space_kinds import is_nested, parts_of
+
+if TYPE_CHECKING:
+    from episodes.inspect.conversation import ConversationView
 
 MOST_OF_FACT = 1000  # characters of a fact that is opened
 HISTOGRAMS = "histograms from min to max, heights: square roots of the counts"
@@ -80,6 +83,7 @@ class Card:
     chart: Markup | None = None
     tracks: Sequence[Card] = ()  # rows of each agent, before the table
     table: Table | None = None
+    talk: ConversationView | None = None  # the beginning of a conversation, shown when opened
     parts: Sequence[Card] = ()
     notes: Sequence[str] = ()
     is_open: bool = True

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from markupsafe import Markup
 
+from episodes.errors import TrackMismatch
 from episodes.inspect import charts, formatting
 from episodes.inspect.cards.card import HISTOGRAMS, Card, Row, Table, excerpt, known, space_facts
 from episodes.inspect.cards.game import multi_agent_card
 from episodes.inspect.cards.rows import rows_of
-from episodes.inspect.cards.tables import best_and_worst, brief_ids, episodes_table
-from episodes.inspect.schema import described, read_schema
+from episodes.inspect.cards.tables import best_and_worst, episodes_table
+from episodes.inspect.conversation import ConversationView, is_conversation, view_conversation
+from episodes.inspect.schema import Schema, TrackSchema, described, read_schema
 from episodes.inspect.series import mean_of
 from episodes.storage.remote.remote_directory import is_remote
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 MOST_OF_COMMAND = 300  # characters
 MOST_TRACKS = 6  # that are shown at once, and those with defects
+MOST_AGENTS = 8  # whose mean returns are facts
+MOST_MESSAGES, MOST_TOKENS = 6, 32  # of the first conversation, and of each of its messages
 
 
 def dataset_card(dataset: EpisodeDataset) -> Card:
@@ -32,9 +36,10 @@ def dataset_card(dataset: EpisodeDataset) -> Card:
 
     The metadata and a few episodes are read.
     """
-    rows, notes, extent = schema_rows(dataset)
+    schema = read_schema(dataset)
+    rows, notes = _schema_rows(schema)
     rows, folded = _without_folded(rows)
-    table = dataset.metadata
+    table, defects = dataset.metadata, schema.defective_episodes()
     returns, terminated, truncated = table["return"], table["terminated"], table["truncated"]
     spec = dataset.env_spec
     unread = sum(dataset.unread.values())
@@ -58,19 +63,28 @@ def dataset_card(dataset: EpisodeDataset) -> Card:
             ),
         ],
         chart=_episodes_chart(table["id"], returns, table["length"], terminated, truncated),
-        table=_folded(episodes_table(table["id"], table["length"], returns, terminated, truncated, table["t_started"])),
+        table=_folded(
+            episodes_table(
+                table["id"], table["length"], returns, terminated, truncated, table["t_started"], defects=defects
+            )
+        ),
+        talk=_conversation(dataset, next(iter(defects), 0)),
         caption=HISTOGRAMS,
-        extent=extent,
+        extent=schema.extent,
         rows=rows,
         folded=folded,
-        notes=[*notes, *onward(dataset)],
+        notes=[*notes, *_onward(dataset, defects)],
     )
 
 
 def games_card(dataset: GameDataset, most: int = 1) -> Card:
-    """Return the notebook card of a `GameDataset`: its tracks, chart and table of games, and the first `most` games."""
-    table = dataset.metadata
-    tracks = schema_card(dataset)
+    """Return the notebook card of a `GameDataset`: its tracks, chart and table of games, and the first `most` games.
+
+    A single game is the first one with defects, if there is one.
+    """
+    schema = read_schema(dataset, merges_agents=True)
+    table, defects = dataset.metadata, schema.defective_episodes()
+    tracks = _tracks_card(schema)
     rows, folded = _without_folded(tracks.rows)
     spec = dataset.env_spec
     ended = table["return"], table["terminated"], table["truncated"]
@@ -78,8 +92,12 @@ def games_card(dataset: GameDataset, most: int = 1) -> Card:
     kinds = dict(named)
     if len(named) > 1:
         kinds = {f"kind {n}": f"{agents}: {facts}" for n, (agents, facts) in enumerate(named)}
-    listed = episodes_table(table["id"], table["length"], *ended, table["t_started"], table["agents"], most=most)
-    parts = [replace(multi_agent_card(dataset[n]), is_open=n == 0 < most - 1) for n in range(min(len(dataset), most))]
+    listed = episodes_table(table["id"], table["length"], *ended, table["t_started"], table["agents"], most, defects)
+    begin = next(iter(defects), 0) if most == 1 else 0
+    parts = [
+        replace(multi_agent_card(dataset[n]), is_open=n == 0 < most - 1)
+        for n in range(begin, min(len(dataset), begin + most))
+    ]
     return Card(
         type(dataset).__name__,
         formatting.clipped(dataset.path),
@@ -95,6 +113,7 @@ def games_card(dataset: GameDataset, most: int = 1) -> Card:
             metadata=excerpt(dataset.user_metadata),
             incomplete=f"{dataset.incomplete} games without all of their agents" if dataset.incomplete else None,
             **kinds,
+            mean_return_by_agent=_returns_by_agent(dataset),
         ),
         chart=_episodes_chart(table["id"], ended[0], table["length"], *ended[1:], noun="game"),
         table=listed if most > 1 else _folded(listed),
@@ -104,15 +123,43 @@ def games_card(dataset: GameDataset, most: int = 1) -> Card:
         parts=parts,
         rows=rows,
         folded=folded,
-        notes=[*tracks.notes, *onward(dataset)],
+        notes=[*tracks.notes, *_onward(dataset, defects)],
     )
 
 
-def onward(dataset: EpisodeDataset | GameDataset) -> list[Markup]:
+def _conversation(dataset: EpisodeDataset, index: int) -> ConversationView | None:
+    """Return the first messages of a conversation of a data set, with their first tokens. None for other episodes."""
+    episode = dataset[index] if len(dataset) else None
+    if episode is None or not is_conversation(episode):
+        return None
+    view = view_conversation(episode, max_tokens=MOST_TOKENS)
+    more = max(len(view.messages) - MOST_MESSAGES, 0)
+    return replace(view, messages=view.messages[:MOST_MESSAGES], num_left=view.num_left + more)
+
+
+def _returns_by_agent(dataset: GameDataset) -> str | None:
+    """Return the mean return of each agent over its games as text, or None of one agent, of more than 8, and of agents
+    whose episodes are of several kinds.
+    """
+    agents = [*dict.fromkeys(agent for game in dataset.metadata["agents"] for agent in game)]
+    if not 1 < len(agents) <= MOST_AGENTS:
+        return None
+    means = []
+    for agent in agents:
+        try:
+            returns = dataset.agent(agent).metadata["return"]
+        except TrackMismatch:
+            return None
+        finite = returns[np.isfinite(returns)]
+        means.append(f"{formatting.clipped(agent, 20)} {formatting.number(mean_of(finite)) if len(finite) else 'NaN'}")
+    return ", ".join(means)
+
+
+def _onward(dataset: EpisodeDataset | GameDataset, defects: Iterable[int]) -> list[Markup]:
     """Return a line with the commands that show more of a data set in a local folder, or an empty list.
 
-    The episode of the command is the worst, or else the first one. It is given by its id, since a data set can be a
-    part of the folder.
+    The episode of the command is the first with defects, or else the worst, or else the first one. It is given by its
+    id, since a data set can be a part of the folder.
     """
     path = str(dataset.path)
     if is_remote(path) or not path.isprintable() or len(path) > MOST_OF_COMMAND:
@@ -121,7 +168,7 @@ def onward(dataset: EpisodeDataset | GameDataset) -> list[Markup]:
     commands = [f"episodes watch {folder}"]
     ids, marks = dataset.metadata["id"], best_and_worst(dataset.metadata["return"])
     if len(ids):
-        chosen = next((i for i, mark in marks.items() if mark.startswith("worst")), 0)
+        chosen = next(iter([*defects, *(i for i, mark in marks.items() if mark.startswith("worst"))]), 0)
         id_ = str(ids[chosen])
         if id_.isprintable() and 0 < len(id_) <= MOST_OF_COMMAND:
             commands.append(f"episodes show {folder} --episode={shlex.quote(id_)}")
@@ -142,9 +189,13 @@ def _without_folded(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
 
 
 def _averages(returns: np.ndarray, lengths: np.ndarray) -> list[str]:
-    """Return the mean return and the mean length of episodes as texts, with the lowest and the highest."""
-    texts = []
-    for name, values in (("return", returns), ("length", lengths)):
+    """Return the mean return and the mean length of episodes as texts, with the lowest and the highest. If they are
+    equal in each episode, they are one text.
+    """
+    texts, facts = [], {"return": returns, "length": lengths}
+    if len(returns) and np.array_equal(returns, lengths):
+        facts = {"return = length": lengths}
+    for name, values in facts.items():
         finite = np.asarray(values, np.float64)
         finite = finite[np.isfinite(finite)]
         if len(finite):
@@ -162,9 +213,8 @@ def _episodes_chart(
     noun: str = "episode",
 ) -> Markup:
     """Return the chart of the returns of episodes, and that of their lengths if it shows more than the returns."""
-    names = brief_ids(ids)
-    above = charts.returns(returns, terminated, truncated, noun, names, lengths) or Markup("")
-    below = charts.lengths(lengths, returns, terminated, truncated, noun, names)
+    above = charts.returns(returns, terminated, truncated, noun, ids, lengths) or Markup("")
+    below = charts.lengths(lengths, returns, terminated, truncated, noun, ids)
     return Markup('<div class="ep-charts">{}{}</div>').format(above, below) if below else above
 
 
@@ -179,11 +229,8 @@ def _kind(kind: EpisodeDataset) -> tuple[str, str]:
     return formatting.counted(len(names), "agent"), " · ".join(filter(None, facts))
 
 
-def schema_rows(dataset: EpisodeDataset | GameDataset) -> tuple[list[Row], list[str], str]:
-    """Return a row for each track of a data set, with its shape, dtype, space, range and histogram, remarks, and of how
-    many episodes the ranges are.
-    """
-    schema = read_schema(dataset, merges_agents=True)
+def _schema_rows(schema: Schema) -> tuple[list[Row], list[str]]:
+    """Return a row for each track of a data set, with its shape, dtype, space, range and histogram, and remarks."""
     places = {id(track.series): track.place for track in schema.tracks}
     rows, notes = rows_of([track.series for track in schema.tracks], None, where=lambda s, i: places[id(s)](i))
     rows = [
@@ -192,17 +239,29 @@ def schema_rows(dataset: EpisodeDataset | GameDataset) -> tuple[list[Row], list[
             label=formatting.clipped(track.path),
             owner=formatting.clipped(track.owner),
             meta=" · ".join(filter(None, (f"{track.item_shape} {track.series.dtype}", track.space))),
+            note=", ".join(filter(None, (row.note, _empty_ends(track)))),
         )
         for row in rows
         for track in [schema.tracks[row.index]]
     ]
-    return rows, notes, schema.extent
+    return rows, notes
+
+
+def _empty_ends(track: TrackSchema) -> str:
+    """Return a note on observations of length 0 that end episodes, or "" if there are none or others are empty."""
+    num = track.num_empty_ends if track.series.hue == "observations" and track.series.has_common_mean else 0
+    return f"length 0 ends {formatting.counted(num, 'episode')}: nothing follows the last turn" if num else ""
 
 
 def schema_card(dataset: EpisodeDataset | GameDataset) -> Card:
     """Return a card with the tracks of a data set. Agents of games have a part each, unless their tracks are equal."""
-    rows, notes, extent = schema_rows(dataset)
-    common = Card("tracks", "", (), rows=rows, notes=notes, caption=HISTOGRAMS, extent=extent)
+    return _tracks_card(read_schema(dataset, merges_agents=True))
+
+
+def _tracks_card(schema: Schema) -> Card:
+    """Return a card with the tracks of a schema."""
+    rows, notes = _schema_rows(schema)
+    common = Card("tracks", "", (), rows=rows, notes=notes, caption=HISTOGRAMS, extent=schema.extent)
     by_agent: dict[str, list[Row]] = {}
     for row in rows:
         by_agent.setdefault(row.owner, []).append(row)

@@ -9,7 +9,7 @@ import numpy as np
 from episodes.inspect import charts, formatting
 from episodes.inspect.cards.card import HISTOGRAMS, Card, space_facts
 from episodes.inspect.cards.rows import rows_of
-from episodes.inspect.cards.tables import brief_ids, episodes_table
+from episodes.inspect.cards.tables import episodes_table
 from episodes.inspect.schema import place_in_pack, with_spaces
 from episodes.inspect.series import of_tracks
 from episodes.inspect.sparklines import Axis
@@ -38,9 +38,7 @@ def pack_card(pack: EpisodePack) -> Card:
         facts=space_facts(pack.observation_space, pack.action_space),
         caption=HISTOGRAMS if is_long else "the episodes side by side" if len(pack) > 1 else "",
         rows=rows,
-        chart=charts.returns(
-            pack.returns(), pack.terminated, pack.truncated, ids=brief_ids(pack.ids), lengths=pack.lengths
-        ),
+        chart=charts.returns(pack.returns(), pack.terminated, pack.truncated, ids=pack.ids, lengths=pack.lengths),
         table=episodes_table(pack.ids, pack.lengths, pack.returns(), pack.terminated, pack.truncated, pack.t_started),
         notes=notes,
     )

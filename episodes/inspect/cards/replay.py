@@ -22,7 +22,6 @@ from episodes.inspect.cards.tables import (
     MOST_EPISODES,
     MOST_OF_ID,
     best_and_worst,
-    brief_ids,
     first_and_last,
     left_out,
     marked,
@@ -82,7 +81,7 @@ def _replay_card(buffer: EpisodeReplayBuffer, ring: LinkedRing, name: object, sh
         rows, notes = rows_of(series, None, where=lambda _, index: f"added step {first + index:,}")
         rows.append(_endings(contents))
         if contents.returns is not None:
-            facts = *contents.flags, "stored episode", brief_ids(contents.ids), contents.lengths
+            facts = *contents.flags, "stored episode", contents.ids, contents.lengths
             chart = contents.segments(share)
             chart += charts.returns(contents.returns, *facts, ("oldest", "newest")) or Markup("")
         table = contents.table()

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from episodes.inspect import formatting, sparklines
 from episodes.inspect.cards.card import Row, Table
-from episodes.inspect.cards.tables import first_and_last, left_out, note_on_rows, with_gap
+from episodes.inspect.cards.tables import first_and_last, left_out, note_on_rows, with_gap, without_columns
 from episodes.inspect.series import Series
 from episodes.inspect.sparklines import Axis
 from episodes.tracks import nested
@@ -147,17 +147,25 @@ def _deviations(series: Series) -> list[str]:
 
 
 def _texts(series: Series) -> tuple[Markup, Table | None]:
-    """Return the beginning of the first text in an array of texts, and a table of its first and last texts."""
+    """Return the beginning of the first text in an array of texts, and a table of its first and last texts.
+
+    Blank texts are left out. A text that repeats is listed once, with its first item and how many items have it.
+    """
     if series.array.dtype.kind not in "US" or series.array.ndim != 1 or not len(series.array):
         return Markup(""), None
-    has_text = np.flatnonzero(series.array != "" if series.present is None else series.present)
-    if not len(has_text):
+    items: dict[str, list[int]] = {}
+    for i, text in enumerate(series.array.tolist()):
+        if text.strip() and (series.present is None or series.present[i]):
+            items.setdefault(text, []).append(i)
+    if not items:
         return Markup(""), None
-    chosen = has_text[first_and_last(len(has_text), MOST_TEXTS)]
-    rows = [(str(i), formatting.clipped(series.array[i], MOST_OF_TEXT)) for i in chosen.tolist()]
-    rows = with_gap(rows, [has_text.tolist().index(i) for i in chosen.tolist()])
-    table = Table(("item", "text"), rows, note_on_rows(len(has_text), MOST_TEXTS, "text"), is_words=True)
-    return Markup("<span>{}</span>").format(formatting.clipped(series.array[has_text[0]], 160)), table
+    texts = [*items]
+    chosen = first_and_last(len(texts), MOST_TEXTS)
+    cells = [(texts[k], items[texts[k]]) for k in chosen]
+    rows = [(str(own[0]), f"{len(own):,}", formatting.clipped(text, MOST_OF_TEXT)) for text, own in cells]
+    note = note_on_rows(len(texts), MOST_TEXTS, "text")
+    table = Table(("item", "times", "text"), with_gap(rows, chosen), note, is_words=True)
+    return Markup("<span>{}</span>").format(formatting.clipped(texts[0], 160)), without_columns(table, times="1")
 
 
 def parts_table(series: Series, is_in_time: bool = True) -> Table | None:
@@ -187,8 +195,8 @@ def parts_table(series: Series, is_in_time: bool = True) -> Table | None:
         kept = [i for i, name in enumerate(columns[1:]) if name not in missing]
         columns, cells = ("", *(columns[i + 1] for i in kept)), [[row[i] for i in kept] for row in cells]
     rows = [(name, *map(formatting.number, row)) for name, row in zip(series.component_names, cells, strict=False)]
-    note = f"and {count - most} more numbers of each item" if count > most else ""
-    return Table(columns, rows, note)
+    rows += [("⋮", f"{count - most:,} more", *[""] * (len(columns) - 2))] * (count > most)
+    return Table(columns, rows)
 
 
 def _std(series: Series, most: int) -> np.ndarray:

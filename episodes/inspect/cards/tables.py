@@ -9,12 +9,13 @@ import numpy as np
 from markupsafe import Markup
 
 from episodes.facts.ending import Ending
-from episodes.inspect import charts, formatting
+from episodes.inspect import formatting
 from episodes.inspect.cards.card import Table
 
 MOST_EPISODES = 8  # of which a table lists all
 FEW_EPISODES = 6  # that a table lists of more episodes
-MOST_OF_ID = 60  # characters in a table
+MOST_OF_ID = 60  # characters in a table of agents
+MOST_WITH_DEFECTS = 3  # episodes with defects that a table lists in any case
 
 
 def episodes_table(
@@ -26,21 +27,28 @@ def episodes_table(
     started: np.ndarray,
     agents: Sequence[Iterable[object]] | np.ndarray | None = None,
     most: int = 0,
+    defects: Mapping[int, str] | None = None,
 ) -> Table:
-    """Return a table of the first and last episodes and of those with the highest and lowest return, with id, length,
-    return, ending and start; of games also agents.
+    """Return a table of the first and last episodes, of those with the highest and lowest return, and of the first 3
+    with defects, with id, length, return, ending and start; of games also agents.
 
     All of at most 8 episodes are listed. Of a page, `most` are listed if there are more.
+
+    Args:
+        defects: the kinds of wrong numbers of episodes by index, such as "NaN". They follow the id.
     """
     extremes = best_and_worst(returns)
+    defects = defects or {}
+    marks = extremes | dict.fromkeys([*defects][:MOST_WITH_DEFECTS], "first with defects")
+    marks |= {i: f"{extremes[i]}, {marks[i]}" for i in extremes if marks[i] != extremes[i]}
     listed = max(most, MOST_EPISODES)
     if len(lengths) > listed and most <= MOST_EPISODES:
         listed = FEW_EPISODES
-    chosen = first_and_last(len(lengths), listed, extremes)
+    chosen = first_and_last(len(lengths), listed, marks)
     rows = [
         (
             str(i),
-            shown_id(ids[i]),
+            shown_id(ids[i], defects.get(i, "")),
             str(lengths[i]),
             marked(extremes.get(i, ""), returns[i]),
             shown_ending(Ending.of(terminated[i], truncated[i])),
@@ -50,7 +58,7 @@ def episodes_table(
         for i in chosen
     ]
     rows = with_gap(rows, chosen)
-    note = note_on_rows(len(lengths), listed, "episode" if agents is None else "game", extremes)
+    note = note_on_rows(len(lengths), listed, "episode" if agents is None else "game", marks)
     columns = ("", "id", "length", "return", "ending", "from t", *(() if agents is None else ("agents",)))
     return without_columns(Table(columns, rows, note, has_names=True), from_t="0")
 
@@ -86,16 +94,15 @@ def shown_ending(ending: Ending) -> str:
     return Markup('<span class="ep-{}">{}</span>').format(kind, formatting.ended(ending))
 
 
-def shown_id(value: object) -> str:
-    """Return an id for a table. Of 32 random digits the first 8 are shown, and all of them in the tooltip."""
-    text = formatting.clipped(value, MOST_OF_ID)
-    short = formatting.without_random_digits(text)
-    return text if short == text else Markup('<span title="{}">{}</span>').format(text, short)
+def shown_id(value: object, defects: str = "") -> str:
+    """Return an id for a table, with the kinds of wrong numbers of the episode in red.
 
-
-def brief_ids(ids: Sequence[object] | np.ndarray) -> list[str] | None:
-    """Return ids for the tooltips of a chart, of 32 random digits the first 8. None if there are too many for it."""
-    return [formatting.brief_id(each) for each in ids] if len(ids) <= charts.MOST_DOTS else None
+    A long id is cut in the middle to 24 characters, and one of 32 random digits to the first 8. The whole id is the
+    tooltip then.
+    """
+    text, short = formatting.page_id(value), formatting.brief_id(value)
+    shown = text if short == text else Markup('<span title="{}">{}</span>').format(text, short)
+    return Markup('{} <span class="ep-defect">{}</span>').format(shown, defects) if defects else shown
 
 
 def left_out(names: Sequence[str], noun: str = "") -> list[str]:
