@@ -341,8 +341,7 @@ class _Parser(argparse.ArgumentParser):
     """
 
     def error(self, message: str) -> Any:
-        self.print_usage(sys.stderr)
-        say_wrapped(f"{self.prog}: error: {message}", err=True)
+        say_wrapped(f"{self.format_usage()}{self.prog}: error: {message}", err=True)
         self.exit(2)
 
 

@@ -181,10 +181,10 @@ def show(
     """
     dataset = opened(directory)
     chosen = chosen_episode(dataset, episode)
-    lines = _timelines(chosen)
+    lines, function = _timelines(chosen), _function(decode)
     agents = {agent: line.episode for agent, line in lines.items()}
     if html is not None:
-        html.write_text(_page(chosen, _function(decode)), encoding="utf-8")
+        html.write_text(_page(chosen, function), encoding="utf-8")
         say(f"{html}: {in_a_line(chosen)}")
         return
     if json:
@@ -199,10 +199,10 @@ def show(
     if (game := getattr(chosen, "multi_agent_episode_id", None)) is not None:
         say_wrapped(_others_of_game(dataset, game, chosen.agent_id))
     if not agents:
-        _print_tracks(chosen, decode)
+        _print_tracks(chosen, function)
     for agent, each in agents.items():
         say(f"\n{agent}: {in_a_line(each)}")
-        _print_tracks(each, decode, lines[agent])
+        _print_tracks(each, function, lines[agent])
 
 
 def _timelines(episode: SingleAgentEpisode | MultiAgentEpisode) -> dict[Any, Timeline]:
@@ -257,7 +257,9 @@ def _facts_of_episode(episode: SingleAgentEpisode) -> dict[str, Any]:
     return facts | {"tracks": list(map(_track_facts, of_tracks(episode.tracks)))}
 
 
-def _print_tracks(episode: SingleAgentEpisode, decode: str | None, line: Timeline | None = None) -> None:
+def _print_tracks(
+    episode: SingleAgentEpisode, decode: Callable[[list[int]], str] | None, line: Timeline | None = None
+) -> None:
     """Print a table of the arrays of an episode, and the turns of a language agent.
 
     Args:
@@ -277,7 +279,7 @@ def _print_tracks(episode: SingleAgentEpisode, decode: str | None, line: Timelin
         say("")
         if decode is None:
             say_wrapped("turns as token ids; --decode MODULE:NAME, a function from ids to text, prints text")
-        say_wrapped(view_conversation(episode, decode=_function(decode)))
+        say_wrapped(view_conversation(episode, decode=decode))
 
 
 def _function(name: str | None) -> Any:

@@ -216,6 +216,7 @@ NAMES = st.sampled_from(
         "custom_data/score",
         "custom_data/'my key'",
         "custom_data/seed",
+        "nth",
         "9007199254740991",
         "9007199254740993",
         "9007199254740993.0",
@@ -292,7 +293,6 @@ SPELLINGS += [
     "custom_data / score",
     "custom_data/'score'",
     "custom_data/3",
-    "nth",
 ]
 SPELLINGS += [
     "length",
