@@ -120,5 +120,7 @@ def position_of_episode(dataset: EpisodeDataset | GameDataset, text: str) -> int
     if matches:
         begun = f"{len(matches):,} of {counted_episodes(dataset)} have an id that begins so; give more of the id"
     else:
-        begun = f"there are {counted_episodes(dataset)}, 0 to {len(ids) - 1}, and no id begins with {text}; give an id"
+        begun = (
+            f"there are {counted_episodes(dataset)}, 0 to {len(ids) - 1:,}, and no id begins with {text}; give an id"
+        )
     raise InvalidArgument(f"--episode {text}: {begun}, or an index (episodes ls lists both)")

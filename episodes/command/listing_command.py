@@ -92,7 +92,7 @@ def ls(
     shown = names if columns else [name for name in names if name in keys or name in _useful(by_default, rows)]
     cells = [alike([_plain(row[name]) for row in rows]) for name in shown]
     print_table(shown, list(zip(*cells, strict=True)))
-    listing = _Listing(len(dataset), len(found), len(rows), sort, descending, is_limit_default)
+    listing = _Listing(len(dataset), len(found), len(rows), "".join(keys), descending, is_limit_default)
     below = [line for line in (listing.in_words(counted_episodes(dataset)), _games_in_words(dataset)) if line]
     if below:
         say_wrapped("\n" + "\n".join(below))
@@ -101,9 +101,7 @@ def ls(
 
 
 class _Listing(NamedTuple):
-    """Numbers of rows of a table: of all episodes, of those that satisfy the condition, and of those that are printed;
-    and their order.
-    """
+    """Numbers of all episodes, of those that satisfy the condition and of those that are printed, and their order."""
 
     total: int
     found: int
@@ -133,7 +131,7 @@ class _Listing(NamedTuple):
 
 
 def _games_in_words(dataset: EpisodeDataset | GameDataset) -> str:
-    """Return of how many games the episodes are those of the agents, "" if there are none."""
+    """Return a line with the number of games that the episodes belong to, "" if there are none."""
     from episodes.inspect.formatting import counted
 
     if is_of_games(dataset):
@@ -180,9 +178,7 @@ def default_columns(dataset: EpisodeDataset | GameDataset) -> list[str]:
 
 
 def _useful(names: list[str], rows: list[dict[str, Any]]) -> list[str]:
-    """Return the columns that tell something: those of chunks only if some are not whole episodes, and none that is
-    empty.
-    """
+    """Return the columns that are not empty, with those of chunks only if a row is not a whole episode."""
     is_whole = all(row.get("is_complete") and row["length"] == row["episode_length"] for row in rows)
     left_out = {"episode_length", "episode_return", "is_complete"} if is_whole else {"episode_length"}
     left_out |= {"t_started"} if not any(row["t_started"] for row in rows) else set()
@@ -190,7 +186,7 @@ def _useful(names: list[str], rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _plain(value: object) -> object:
-    """Return a value of the metadata; ids of agents as a text with commas."""
+    """Return a value of the metadata, with a tuple of ids as a text with commas."""
     return ", ".join(map(str, value)) if isinstance(value, tuple) else value
 
 

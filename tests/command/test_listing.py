@@ -126,6 +126,7 @@ def test_keys_without_quotes_and_the_name_of_json_are_read_too(data: dict[str, P
         expected = EpisodeDataset(data["episodes"]).metadata[f"custom_data/{name}"].tolist()
         assert [row[f"custom_data/{name}"] for row in rows] == expected
         assert [row["position"] for row in rows] == list(range(6))
+    assert "sorted by nth, lowest first" in output("ls", data["episodes"], "--sort", "position")
 
 
 @settings(max_examples=30, deadline=None)
@@ -309,8 +310,6 @@ def test_numbers_are_the_same_in_ls_and_in_the_head_of_show(reward: float, text:
     assert output("show", path).splitlines()[0] == f"SingleAgentEpisode(e: 2 steps, return {text}, truncated)"
     if not np.isfinite(reward):
         assert text in output("ls", path).splitlines()[1].split()
-    one = cards("g").agent_episodes
-    assert one
     games = MultiAgentEpisode("g", observation_space={"a": spaces.Discrete(9)})
     games.add_env_reset(observations={"a": 1})
     games.add_env_step({"a": 1}, {"a": 0}, {"a": reward}, truncateds={"__all__": True})
