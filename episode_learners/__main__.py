@@ -16,7 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from episodes.command.terminal import say, visible
+from episodes.command.terminal import say, say_wrapped
 from episodes.errors import EpisodeError, InvalidArgument, UnreadableData
 
 if TYPE_CHECKING:
@@ -336,10 +336,13 @@ def _make_stop_fn(run: Run, goal: float | None) -> Any:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser whose errors, which quote settings and files of a run, contain no control characters."""
+    """Parser whose errors, which quote settings and files of a run, contain no control characters, and have line
+    breaks between words in terminals.
+    """
 
     def error(self, message: str) -> Any:
-        super().error(visible(message))
+        say_wrapped(f"{self.format_usage()}{self.prog}: error: {message}", err=True)
+        self.exit(2)
 
 
 def _parse_count(text: str) -> int:

@@ -17,6 +17,7 @@ from episodes.command import (
     inspect_commands,
     keys,
     ledgers,
+    listing_command,
     plugins,
     rewrite_commands,
     runs_command,
@@ -55,7 +56,7 @@ app.command("upload")(rewrite_commands.upload)
 app.command("convert")(converting.convert)
 app.command("capture")(capturing.capture)
 app.command("info")(inspect_commands.info)
-app.command("ls")(inspect_commands.ls)
+app.command("ls")(listing_command.ls)
 app.command("show")(inspect_commands.show)
 app.command("record")(inspect_commands.record)
 app.command("report")(inspect_commands.report)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from episodes.command.terminal import say
+from episodes.command.terminal import say, say_wrapped
 from episodes.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def capture(
         _write(recorder.take(incomplete=True), writer)
     say(str(recorder.report()))
     if proxy.num_unrecorded:
-        say(
+        say_wrapped(
             f"{proxy.num_unrecorded} answers could not be recorded, the newest because {proxy.newest_problem}", err=True
         )
         raise typer.Exit(1)

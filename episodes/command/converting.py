@@ -10,7 +10,7 @@ import typer
 
 from episodes.command.printing import Json, print_json
 from episodes.command.progress import counted
-from episodes.command.terminal import say
+from episodes.command.terminal import say, say_wrapped
 from episodes.command.track_tables import TrackRow, print_tracks
 from episodes.errors import InvalidArgument
 
@@ -55,7 +55,7 @@ def convert(
     columns = {name: value for name, value in named.items() if value is not None}
     episodes, lost = converters.read(source, from_ or None, prefix=prefix, **columns)
     if recognize(source, from_ or None, *columns).name == "table":
-        say(columns_of_file(source, **columns), err=True)
+        say_wrapped(columns_of_file(source, **columns), err=True)
     if dry_run:
         _show_first(episodes)
         say(lost)
@@ -73,11 +73,12 @@ def convert(
 
 def _show_first(episodes: Iterator[Any]) -> None:
     """Print the first episode, and shapes, dtypes and ranges of its arrays."""
+    from episodes.command.inspect_commands import in_a_line
     from episodes.inspect.series import of_tracks
 
     first = next(episodes, None)
     if first is None:
         say("no episodes")
         return
-    say(repr(first))
+    say(in_a_line(first))
     print_tracks([TrackRow(one.label, str(one.shape), one) for one in of_tracks(first.to_numpy().tracks)])

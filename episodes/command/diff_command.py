@@ -158,7 +158,7 @@ def _compare(
     Raises:
         InvalidArgument: `chosen` has more than two items, or there are one ledger and one data set.
     """
-    from episodes.command.inspect_commands import index_of_episode
+    from episodes.command.choosing import position_of_episode
     from episodes.inspect.comparison import compare_data_sets, compare_episodes, paired
     from episodes.inspect.formatting import counted
     from episodes.storage.ledger import difference
@@ -175,7 +175,7 @@ def _compare(
         raise InvalidArgument(f"--episode is given {len(chosen)} times; give one, or one for A and one for B")
     pairing = []
     if chosen:
-        pair = [data[index_of_episode(data, text)] for data, text in zip(sources, (chosen * 2)[:2], strict=True)]
+        pair = [data[position_of_episode(data, text)] for data, text in zip(sources, (chosen * 2)[:2], strict=True)]
         found = compare_episodes(*pair, tolerance=tolerance)
         num, differences = 1, [found] if found else []
     else:

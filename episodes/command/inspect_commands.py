@@ -1,8 +1,7 @@
-"""Commands that display a data set: `episodes info`, `ls`, `show`, `record`, `report` and `watch`."""
+"""Commands that display a data set: `episodes info`, `show`, `record`, `report` and `watch`."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from episodes.command.opening import data_path, data_path_or_same, local
-from episodes.command.printing import Directory, Json, alike, finite, print_json, print_table, text
+from episodes.command.choosing import chosen_episode, is_of_games, no_episodes, opened
+from episodes.command.opening import data_path_or_same, local
+from episodes.command.printing import Directory, Json, finite, print_json, print_table, text
 from episodes.command.terminal import say, say_wrapped, visible
 from episodes.command.track_tables import TrackRow, measured, print_measures, print_tracks, summarized
 from episodes.errors import InvalidArgument, MissingExtra, install_advice
@@ -29,11 +29,6 @@ if TYPE_CHECKING:
     from episodes.storage import EpisodeDataset, GameDataset
 
 Decode = Annotated[str | None, typer.Option(help="Function MODULE:NAME from token ids to text.")]
-COLUMNS = (
-    *("id", "length", "return", "ending", "t_started", "episode_length", "episode_return", "is_complete"),
-    *("agent_id", "module_id"),
-)
-COLUMNS_OF_GAMES = ("id", "length", "return", "ending", "t_started", "agents")
 MOST_GAMES = 200  # in a page
 MOST_OTHERS = 5  # agents of a game that are listed
 
@@ -51,8 +46,8 @@ def info(
     from episodes.inspect.formatting import counted, size
     from episodes.inspect.schema import read_schema
 
-    dataset = _opened(directory)
-    found = _facts_of_games(dataset) if _is_of_games(dataset) else _facts(dataset)
+    dataset = opened(directory)
+    found = _facts_of_games(dataset) if is_of_games(dataset) else _facts(dataset)
     facts: dict[str, Any] = {"path": str(directory), **found, "statistics": summarized(measured(dataset))}
     schema = read_schema(dataset)
     tracks = _statistics(dataset) if stats else []
@@ -84,7 +79,7 @@ def info(
     }
     print_table(("", ""), [(name, _fact(value, name in counts_by_name)) for name, value in shown.items()])
     if not len(dataset):
-        say_wrapped(_no_episodes(directory))
+        say_wrapped(no_episodes(directory))
         return
     say("")
     print_measures(facts["statistics"])
@@ -109,8 +104,7 @@ def _fact(value: object, is_of_counts: bool) -> str:
 
 def _facts(dataset: EpisodeDataset) -> dict[str, Any]:
     """Return what `info` prints of a data set of episodes."""
-    rows = _rows(dataset)
-    returns, endings = [row["return"] for row in rows], [row["ending"] for row in rows]
+    returns, endings = (dataset.metadata[name].tolist() for name in ("return", "ending"))
     is_done = dataset.metadata["terminated"] | dataset.metadata["truncated"]
     whole = dataset.metadata["episode_return"][dataset.metadata["is_complete"] & is_done].tolist()
     spec = dataset.env_spec
@@ -172,101 +166,26 @@ def _spaces_text(space: Any) -> str:
     return "" if space is None else text(spaces_text(space))
 
 
-def ls(
-    directory: Directory,
-    where: Annotated[str, typer.Option(help="A condition, such as 'return > 100 and not truncated'.")] = "",
-    sort: Annotated[
-        str, typer.Option(help=f"A column, lowest first: position, {', '.join(COLUMNS)}, ..., or custom_data/KEY.")
-    ] = "",
-    descending: Annotated[bool, typer.Option("--descending", help="Sort from the highest to the lowest.")] = False,
-    limit: Annotated[int, typer.Option(help="Most rows to print; 0 for all.", min=0)] = 0,
-    json: Json = False,
-) -> None:
-    """Print a table with one row for each episode of a data set, or for each game whose agents are of several kinds.
-
-    The first column is the position in the data set, which `episodes show --episode` takes. A line below tells the
-    order, and how many rows are left out.
-    """
-    from episodes.storage.copying import condition
-
-    dataset = _opened(directory)
-    rows = [{"position": n, **row} for n, row in enumerate(_rows(dataset))]
-    if where and rows:
-        rows = [row for row, fits in zip(rows, condition(where)(dataset.metadata), strict=True) if fits]
-    names = ["position", *_columns(dataset)]
-    if sort:
-        if sort not in names:
-            raise InvalidArgument(f"--sort {sort}: no such column; there are {', '.join(names)}")
-        rows.sort(key=lambda row: _order(row[sort]), reverse=descending)
-        rows.sort(key=lambda row: _order(row[sort])[0])  # numbers before NaN, texts and None in both orders
-    num_found, rows = len(rows), rows[:limit] if limit > 0 else rows
-    if json:
-        print_json(finite(rows))
-        return
-    if not rows:
-        words = f"none of {_counted(dataset)} satisfies the condition {where!r}; episodes info lists what they have"
-        say_wrapped(words if len(dataset) else _no_episodes(directory))
-        return
-    is_whole = all(row.get("is_complete") and row["length"] == row["episode_length"] for row in rows)
-    left_out = {"episode_length", "episode_return", "is_complete"} if is_whole else {"episode_length"}
-    left_out |= {"t_started"} if not any(row["t_started"] for row in rows) else set()
-    shown = [name for name in names if name not in left_out and any(row[name] is not None for row in rows)]
-    columns = [alike([_plain(row[name]) for row in rows]) for name in shown]
-    print_table([name.replace("position", "#") for name in shown], list(zip(*columns, strict=True)))
-    words = [_counted(dataset) if len(rows) == len(dataset) else f"{len(rows):,} of {_counted(dataset)}"]
-    if num_found < len(dataset):
-        is_all = len(rows) == num_found
-        words = [f"{words[0]} satisfy the condition"] if is_all else [*words, f"{num_found:,} satisfy the condition"]
-    if sort:
-        words.append(f"sorted by {sort}, " + ("highest first" if descending else "lowest first"))
-        words[-1] += "" if descending else " (--descending: highest first)"
-    if words != [_counted(dataset)]:
-        say_wrapped("\n" + ", ".join(words))
-    if len(rows) < num_found:
-        say(f"episodes show {shlex.quote(directory)} --episode {_name_of(rows[0], dataset)}")
-
-
-def _plain(value: object) -> object:
-    """Return a value of the metadata; ids of agents as a text with commas."""
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else value
-
-
-def _name_of(row: dict[str, Any], dataset: EpisodeDataset | GameDataset) -> str:
-    """Return the shell word for `--episode` that names the episode of a row: its position, or else its id."""
-    position = row["position"]
-    name = str(position) if index_of_episode(dataset, str(position)) == position else str(row["id"])
-    return shlex.quote(name)
-
-
-def _counted(dataset: EpisodeDataset | GameDataset) -> str:
-    from episodes.inspect.formatting import counted
-
-    return counted(len(dataset), "game" if _is_of_games(dataset) else "episode")
-
-
-def _no_episodes(directory: object) -> str:
-    """Return that a data set is empty, and how to fill it."""
-    return f"{directory}: no episodes; add some with episodes record, episodes convert or EpisodeWriter"
-
-
 def show(
     directory: Directory,
-    episode: Annotated[str, typer.Option(help="An id, the beginning of an id, or an index; -1 is the last.")] = "0",
+    episode: Annotated[
+        str, typer.Option(help="An id, also of a game, the beginning of an id, or an index; -1 is the last.")
+    ] = "0",
     html: Annotated[Path | None, typer.Option(parser=local, help="Write the episode as HTML to this file.")] = None,
     decode: Decode = None,
     json: Json = False,
 ) -> None:
     """Print shape, dtype, minimum, mean and maximum of each array of one episode, or write an HTML view.
 
-    The turns of a language agent are printed too. A game whose agents are of several kinds has a table per agent.
+    The turns of a language agent are printed too. A game has a table per agent.
     """
-    dataset = _opened(directory)
-    chosen: Any = dataset[index_of_episode(dataset, episode)]
-    lines = chosen.agents.timelines if _is_of_games(dataset) else {}
+    dataset = opened(directory)
+    chosen = chosen_episode(dataset, episode)
+    lines, function = _timelines(chosen), _function(decode)
     agents = {agent: line.episode for agent, line in lines.items()}
     if html is not None:
-        html.write_text(_page(chosen, _function(decode)), encoding="utf-8")
-        say(f"{html}: {chosen!r}")
+        html.write_text(_page(chosen, function), encoding="utf-8")
+        say(f"{html}: {in_a_line(chosen)}")
         return
     if json:
         if not agents:
@@ -276,14 +195,43 @@ def show(
         parts = {str(agent): _facts_of_episode(each) for agent, each in agents.items()}
         print_json({"id": str(chosen.id_), "length": len(chosen), "return": total, "agents": parts})
         return
-    say(repr(chosen))
+    say(in_a_line(chosen))
     if (game := getattr(chosen, "multi_agent_episode_id", None)) is not None:
         say_wrapped(_others_of_game(dataset, game, chosen.agent_id))
     if not agents:
-        _print_tracks(chosen, decode)
+        _print_tracks(chosen, function)
     for agent, each in agents.items():
-        say(f"\n{agent}: {each!r}")
-        _print_tracks(each, decode, lines[agent])
+        say(f"\n{agent}: {in_a_line(each)}")
+        _print_tracks(each, function, lines[agent])
+
+
+def _timelines(episode: SingleAgentEpisode | MultiAgentEpisode) -> dict[Any, Timeline]:
+    """Return the timeline of each agent of a game, none of the episode of one agent."""
+    from episodes.multi_agent import MultiAgentEpisode
+
+    return dict(episode.agents.timelines) if isinstance(episode, MultiAgentEpisode) else {}
+
+
+def in_a_line(episode: SingleAgentEpisode | MultiAgentEpisode) -> str:
+    """Return an episode in a line: id, length, agents, return and ending, as its card begins."""
+    from episodes.inspect.formatting import clipped, counted, ended, number, shortened
+    from episodes.multi_agent import MultiAgentEpisode
+    from episodes.multi_agent.timeline import WAITS
+
+    if isinstance(episode, MultiAgentEpisode):
+        lines = episode.agents.timelines.values()
+        waiting = sum(line.phase == WAITS for line in lines)
+        parts = [counted(len(episode), "env step"), counted(len(lines), "agent")]
+        parts += [f"{waiting} pending"] if waiting else []
+        is_cut = episode.agents.passed_on is not None
+    else:
+        parts = [counted(len(episode), "step")]
+        parts += [f"agent {clipped(episode.agent_id)}"] if episode.agent_id is not None else []
+        is_cut = episode.tracks.is_finished
+    facts = episode.facts
+    parts[0] += f" from t={facts.t_started}" if facts.t_started else ""
+    parts += [f"return {number(episode.get_return())}", ended(facts.ending, is_cut)]
+    return f"{type(episode).__name__}({shortened(facts.id_)}: {', '.join(parts)})"
 
 
 def _others_of_game(dataset: EpisodeDataset, game: object, agent: object) -> str:
@@ -309,7 +257,9 @@ def _facts_of_episode(episode: SingleAgentEpisode) -> dict[str, Any]:
     return facts | {"tracks": list(map(_track_facts, of_tracks(episode.tracks)))}
 
 
-def _print_tracks(episode: SingleAgentEpisode, decode: str | None, line: Timeline | None = None) -> None:
+def _print_tracks(
+    episode: SingleAgentEpisode, decode: Callable[[list[int]], str] | None, line: Timeline | None = None
+) -> None:
     """Print a table of the arrays of an episode, and the turns of a language agent.
 
     Args:
@@ -327,7 +277,9 @@ def _print_tracks(episode: SingleAgentEpisode, decode: str | None, line: Timelin
     print_tracks(rows)
     if is_conversation(episode):
         say("")
-        say_wrapped(view_conversation(episode, decode=_function(decode)))
+        if decode is None:
+            say_wrapped("turns as token ids; --decode MODULE:NAME, a function from ids to text, prints text")
+        say_wrapped(view_conversation(episode, decode=decode))
 
 
 def _function(name: str | None) -> Any:
@@ -420,8 +372,8 @@ def report(
     from episodes.inspect.html import games_page
     from episodes.inspect.html_report import write_report
 
-    dataset = _opened(directory)
-    if _is_of_games(dataset):
+    dataset = opened(directory)
+    if is_of_games(dataset):
         if doctor:
             raise InvalidArgument(
                 f"--doctor: {directory} has agents of several kinds; give one kind: {dataset.kinds[0].path}"
@@ -468,32 +420,6 @@ def watch(
 # --- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _opened(directory: str) -> Any:
-    """Open a data set as `EpisodeDataset`, or as `GameDataset` if its agents are of several kinds."""
-    from episodes.storage.games import open_dataset
-
-    return open_dataset(data_path(directory))
-
-
-def _is_of_games(dataset: object) -> bool:
-    from episodes.storage import GameDataset
-
-    return isinstance(dataset, GameDataset)
-
-
-def _columns(dataset: EpisodeDataset | GameDataset) -> list[str]:
-    """Return the names of those metadata columns of a data set that commands print."""
-    columns = COLUMNS_OF_GAMES if _is_of_games(dataset) else COLUMNS
-    return [*columns, *(name for name in dataset.metadata if name.startswith("custom_data/"))]
-
-
-def _rows(dataset: EpisodeDataset | GameDataset) -> list[dict[str, Any]]:
-    """Return the metadata of a data set as a list with one dict per episode."""
-    names, table = _columns(dataset), dataset.metadata
-    columns = [table[name].tolist() for name in names]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
 def _statistics(dataset: EpisodeDataset | GameDataset) -> list[dict[str, Any]]:
     """Return the rows of a table of statistics: one row for each component of each time series of a data set.
 
@@ -513,37 +439,6 @@ def _statistics(dataset: EpisodeDataset | GameDataset) -> list[dict[str, Any]]:
             track = "/".join((path, *map(str, place)))
             rows.append({"track": track} | {name: finite(column[place].item()) for name, column in columns.items()})
     return rows
-
-
-def _order(value: object) -> tuple[int, Any]:
-    """Return the sort key of a value in a column of mixed types: numbers first, then NaN, texts and None."""
-    if value is None:
-        return 3, ""
-    if isinstance(value, (int, float)):
-        return (1, 0) if value != value else (0, value)
-    return 2, str(value)
-
-
-def index_of_episode(dataset: EpisodeDataset | GameDataset, text: str) -> int:
-    """Return the index of the episode that `text` names by its id, the beginning of its id, or its index.
-
-    Raises:
-        InvalidArgument: the data set is empty, or `text` fits no episode or several.
-    """
-    ids = [str(id_) for id_ in dataset.metadata["id"].tolist()]
-    if not ids:
-        raise InvalidArgument(_no_episodes(dataset.path))
-    if text in ids:
-        return ids.index(text)
-    if text.lstrip("-").isdecimal() and -len(ids) <= int(text) < len(ids):
-        return int(text)
-    matches = [n for n, id_ in enumerate(ids) if id_.startswith(text)]
-    if len({ids[n] for n in matches}) != 1:
-        raise InvalidArgument(
-            f"--episode {text}: {len(matches)} of {len(ids)} episodes have an id that begins so; give more of the id, "
-            "or an index (episodes ls lists the ids)"
-        )
-    return matches[0]
 
 
 def _check_jinja2() -> None:

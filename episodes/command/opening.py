@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from episodes.command.progress import counted
-from episodes.command.terminal import say
+from episodes.command.terminal import say_wrapped
 
 
 def data_path(path: str | Path) -> str:
@@ -33,7 +33,7 @@ def data_path(path: str | Path) -> str:
     with counted(episodes, lambda: count_episodes(path)) as shown:
         write(shown, target, "episodes")
     lines = [f"{path}: read as {known.name}", *(map(str, report))]
-    say("\n".join(lines), err=True)
+    say_wrapped("\n".join(lines), err=True)
     return target
 
 

@@ -9,7 +9,10 @@ returns the exit status. It is imported when the command runs, and not for `epis
 
 from __future__ import annotations
 
+import io
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -17,7 +20,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from episodes import __version__
-from episodes.command.terminal import say, visible
+from episodes.command.terminal import say, say_wrapped
 from episodes.errors import EpisodeError
 
 GROUP = "episodes.commands"
@@ -33,7 +36,8 @@ HELP = {
 class Commands(TyperGroup):
     """Group of commands that includes those found in entry points.
 
-    It prints an error of the library as one line on stderr, and the exit status is 2. Warnings are one line too.
+    It prints an error as one line on stderr, in terminals with breaks between words, and the exit status is 2. Warnings
+    are one line too.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -46,22 +50,39 @@ class Commands(TyperGroup):
             return Plugin(_plugins()[cmd_name])
         return command
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with _errors_wrapped():
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run a command. An error of this library or of the file system is printed in one line, with exit status 2.
 
         Raises:
             typer.Exit: after such an error.
         """
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _errors_wrapped():
             warnings.showwarning = _print_warning
-            try:
-                return super().invoke(ctx)
-            except (EpisodeError, OSError) as error:
-                say(f"episodes: {error}", err=True)
-                raise typer.Exit(2) from error
-            except USAGE_ERROR as error:  # the command line quotes an argument, such as the name of a folder
-                error.message = visible(error.message)
-                raise
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _errors_wrapped() -> Iterator[None]:
+    """Context manager that prints errors of the library, the file system and the command line without control
+    characters, and with line breaks between words in terminals.
+
+    Raises:
+        typer.Exit: after such an error.
+    """
+    try:
+        yield
+    except (EpisodeError, OSError) as error:
+        say_wrapped(f"episodes: {error}", err=True)
+        raise typer.Exit(2) from error
+    except USAGE_ERROR as error:  # the command line quotes an argument, such as the name of a folder
+        written = io.StringIO()
+        error.show(written)
+        say_wrapped(written.getvalue().rstrip("\n"), err=True)
+        raise typer.Exit(error.exit_code) from error
 
 
 class Plugin(TyperCommand):
@@ -89,4 +110,4 @@ def print_version(is_asked: bool) -> None:
 
 
 def _print_warning(message: Warning | str, *_: object) -> None:
-    say(f"episodes: warning: {message}", err=True)
+    say_wrapped(f"episodes: warning: {message}", err=True)

@@ -19,7 +19,7 @@ MOST_OF_LIST = 20  # characters of a list in brackets that is not wrapped
 FEWEST_OF_FIRST = 24  # characters of the first column, if it needs them
 _STYLES = {"terminated": "green", "truncated": "yellow", "terminated and truncated": "green", "cut": "dim"}
 _WORD = re.compile(rf"\[[^\[\]]{{0,{MOST_OF_LIST - 2}}}\]|\S+ … \S+|\S+")
-_NUMBER = re.compile(r"-?(∞|\d[\d,]*(\.\d+)?(e[+-]?\d+)?)|NaN")
+_NUMBER = re.compile(r"-?(∞|\d[\d,]*(\.\d+)?(e[+-]?\d+)?)|NaN|\u2013")
 
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="Path or URL of a data set, or data of another format.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

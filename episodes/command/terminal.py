@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from shutil import get_terminal_size
+from typing import TextIO
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Control characters other than tabs and line ends, and characters that change the direction of text."""
@@ -28,20 +29,29 @@ def say(text: object, *, err: bool = False) -> None:
     print(visible(text), file=sys.stderr if err else sys.stdout, flush=True)
 
 
-def say_wrapped(text: object, defect: str = "") -> None:
-    """Print a text as `say` does, with line breaks between words if stdout is a terminal.
+def say_wrapped(text: object, defect: str = "", *, err: bool = False) -> None:
+    """Print a text as `say` does, with line breaks between words if the stream is a terminal.
 
     Further lines of a line are indented by two spaces more than its first one. If the text begins with `defect`, this
     is red in terminals with colours.
     """
-    if not sys.stdout.isatty():
-        say(text)
+    stream = sys.stderr if err else sys.stdout
+    if not stream.isatty():
+        say(text, err=err)
         return
-    lines = "\n".join(wrapped(str(text), get_terminal_size().columns))
+    lines = "\n".join(wrapped(str(text), _width(stream)))
     if defect and has_styles() and lines.startswith(defect):
         print(f"\x1b[31m{defect}\x1b[0m", end="")
         lines = lines.removeprefix(defect)
-    say(lines)
+    say(lines, err=err)
+
+
+def _width(stream: TextIO) -> int:
+    """Return the number of columns of a terminal: `COLUMNS` if it is set, or else what the terminal says."""
+    try:
+        return get_terminal_size((os.get_terminal_size(stream.fileno()).columns, 24)).columns
+    except OSError:  # it does not say
+        return get_terminal_size().columns
 
 
 def has_styles() -> bool:

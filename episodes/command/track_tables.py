@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from episodes.command.printing import alike, finite, print_table
+from episodes.command.terminal import say_wrapped
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 MOST_PARTS = 8  # numbers of an item that have a row each
 MOST_OF_NOTES = 400  # characters
+MOST_OF_TEXT = 40  # characters of the first text of a track
+NO_MEAN = "\u2013"
 MEASURES = ("min", "mean", "max", "std")
 
 
@@ -31,18 +34,24 @@ def print_tracks(tracks: Sequence[TrackRow]) -> None:
     """Print a table of the shape, dtype, minimum, mean and maximum of each track, with its space, defects and notes.
 
     The components of items of at most 8 numbers have rows of their own, and the row of the track no mean. Of larger
-    items, the mean is that of all numbers. Choices of more than two values, such as token ids, have none. Ragged items
-    have rows of their lengths, or of what is known of each item.
+    items, the mean is that of all numbers. Choices of more than two values, such as token ids, have none. A line below
+    tells what a dash in place of a mean means. Ragged items have rows of their lengths, or of what is known of each
+    item. Of texts, the number of different ones and the first one are noted.
     """
     from episodes.inspect.formatting import clipped
 
-    rows = []
+    rows, reasons = [], {}
     for name, shape, series, defects in tracks:
         notes = [note for note in series.remarks if note != series.ragged_remark]
+        notes += _texts_of(series)
         details = [series.space_text, defects, clipped(", ".join(notes), MOST_OF_NOTES)]
         names, numbers = _numbers_of(series)
         columns = list(map(alike, zip(*numbers, strict=True))) if numbers else []
         own = [list(row) for row in zip(*columns, strict=True)]
+        for row, (low, mean, _) in zip(own, numbers, strict=True):
+            if low is not None and mean is None:
+                row[1] = NO_MEAN
+                reasons[series.is_id] = "choices have none" if series.is_id else "each component has its own, below"
         for k, (part, row) in enumerate(zip(names, own, strict=True)):
             rows.append(
                 [f"  {part}", "", "", *row, "", "", ""] if k else [clipped(name), shape, series.dtype, *row, *details]
@@ -53,6 +62,23 @@ def print_tracks(tracks: Sequence[TrackRow]) -> None:
     print_table(
         [heads[k] for k in kept], [[row[k] for k in kept] for row in rows], folded=len(kept) - num, defects="defects"
     )
+    if reasons:
+        say_wrapped(f"{NO_MEAN} as mean: {'; '.join(reasons[is_id] for is_id in sorted(reasons))}")
+
+
+def _texts_of(series: Series) -> list[str]:
+    """Return the number of different texts of a track with texts, and the first one, as a note."""
+    import numpy as np
+
+    from episodes.inspect.formatting import clipped, counted
+
+    if series.ragged is not None or series.array.dtype.kind not in "US" or not series.array.size:
+        return []
+    texts = series.array if series.present is None else series.array[series.present]
+    if not texts.size:
+        return []
+    num = counted(len(np.unique(texts)), "different text").replace("1 different text", "1 text")
+    return [f"{num}, first '{clipped(str(texts.ravel()[0]), MOST_OF_TEXT)}'"]
 
 
 def _numbers_of(series: Series) -> tuple[list[str], list[list[float | None]]]:

@@ -6,7 +6,8 @@ import ast
 import operator
 import re
 import tempfile
-from collections.abc import Callable
+from collections import ChainMap
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -25,7 +26,8 @@ from episodes.storage.search.episode_table import CUSTOM
 from episodes.storage.writer import EpisodeWriter
 
 GAMES = 100  # that are written at a time
-OF_PAGES = ("nth", "findings", "update", "worker", "log_ratio", "advantage")  # columns that only pages have
+POSITION = "nth"  # column with the position of an episode in the data set
+OF_PAGES = ("findings", "update", "worker", "log_ratio", "advantage")  # columns that only pages have
 
 
 def copy(source: str | Path | EpisodeDataset | GameDataset, target: str | Path, where: str | None = None) -> int:
@@ -38,7 +40,8 @@ def copy(source: str | Path | EpisodeDataset | GameDataset, target: str | Path, 
         source: a data set or its path. Of games with agents of several kinds, a path or a `GameDataset`.
         target: path of the new data set.
         where: a condition on columns of `EpisodeDataset.metadata`: `"is_complete and custom_data/prompt == 3"`. A key
-            that is no Python name is quoted: `custom_data/'my key'`. None copies all episodes.
+            that is no Python name is quoted: `custom_data/'my key'`. `nth` is the position in the source, from 0:
+            `"nth < 100"`. None copies all episodes.
 
     Returns:
         The number of copied episodes or games.
@@ -90,10 +93,13 @@ def condition(text: str) -> Callable[[Table], np.ndarray]:
     """Compile a condition such as "length > 10" to a function that takes a table of n episodes and
     returns a mask, bool [n].
 
-    Conditions have column names, numbers, strings, comparisons, arithmetic, `and`, `or` and `not`.
+    Conditions have column names, numbers, strings, comparisons, arithmetic, `and`, `or` and `not`. The column `nth` is
+    the position in the table, from 0: that of `dataset[nth]`.
 
     >>> condition("1 < length <= 3 and id != 'b'")({"length": np.array([1, 2, 3]), "id": np.array(["a", "b", "c"])})
     array([False, False,  True])
+    >>> condition("nth < 1")({"length": np.array([1, 2, 3])})
+    array([ True, False, False])
 
     Raises:
         InvalidArgument: the text is no such condition. The function raises it for an unknown column.
@@ -112,7 +118,7 @@ def condition(text: str) -> Callable[[Table], np.ndarray]:
         """
         num = len(next(iter(table.values())))
         try:
-            named = _NamedColumns(table, columns, source)
+            named = _NamedColumns(ChainMap(table, {POSITION: np.arange(num)}), columns, source)  # type: ignore[arg-type]
             with np.errstate(all="ignore"):  # numbers of a column divided by 0 are infinite or NaN
                 return np.broadcast_to(np.asarray(_flags(body, named), bool), num).copy()
         except RecursionError:
@@ -138,7 +144,7 @@ class _Part(NamedTuple):
 class _NamedColumns(NamedTuple):
     """Table of episodes, with the dict that maps names in a condition to the table's column names."""
 
-    table: Table
+    table: Mapping[str, np.ndarray]
     columns: dict[str, str]
     source: str
 
@@ -206,7 +212,7 @@ def _as_python(text: str) -> tuple[str, dict[str, str]]:
         elif kind == "text" and was_text:  # which Python would join
             raise InvalidArgument(f"{text!r} is no condition: {word} is out of place")
         elif kind == "custom" or (kind == "name" and word not in ("and", "or", "not", "True", "False")):
-            column = CUSTOM + (word[1:-1] if word[0] in "'\"" else word) if kind == "custom" else word
+            column = column_name(match[0])
             word = f"{stem}{len(columns)}"
             columns[word] = column
         words.append(repr(word[1:-1]) if kind == "text" else "==" if word == "=" else word)
@@ -214,6 +220,19 @@ def _as_python(text: str) -> tuple[str, dict[str, str]]:
     if match is None:
         raise InvalidArgument(f"{text!r} is no condition: cannot read {text[at:].strip()!r}{_hint(text)}")
     return " ".join(words), columns
+
+
+def column_name(word: str) -> str:
+    """Return the name of the column that a word of a condition means. Other texts stay as they are.
+
+    >>> column_name("length"), column_name("custom_data/'my key'")
+    ('length', 'custom_data/my key')
+    """
+    match = _TOKEN.fullmatch(word)
+    key = match and match["custom"]
+    if not key:
+        return word.strip()
+    return CUSTOM + (key[1:-1] if key[0] in "'\"" else key)
 
 
 def _check_number(word: str, text: str) -> None:

@@ -83,7 +83,7 @@ def test_convert_table_prints_the_mapping_and_dry_run_writes_nothing(tmp_path: P
     words += ("--observation", "x,y", "--action", "a", "--reward", "gain", "--prefix", "k")
     text = output(*words, "--dry-run")
     assert "observation: x, y; action: a; episode: run; t: clock; reward: gain" in text
-    assert "SingleAgentEpisode(k/p: 2 steps, return 2, ongoing)" in text
+    assert "SingleAgentEpisode(k/p: 2 steps, return 2, cut)" in text
     assert not (tmp_path / "out").exists()
     text = output(*words)
     for said in (

@@ -17,6 +17,7 @@ from running import assert_fails, episode, output, printed, run, write
 
 from episodes import MultiAgentEpisode, SingleAgentEpisode
 from episodes.command import main
+from episodes.command.track_tables import NO_MEAN
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.tokens import Conversation
 
@@ -132,21 +133,25 @@ def test_tracks_have_a_mean_or_a_row_for_each_component(tmp_path: Path) -> None:
         rows = {line.split("  ")[0]: line.split() for line in lines if line.startswith("observations")}
         assert rows["observations/many"][-3:] == ["0", "13", "26"]
         begin = next(k for k, line in enumerate(lines) if line.startswith("observations/few"))
-        assert lines[begin].split()[-2:] == ["0", "23"]
+        assert lines[begin].split()[-3:] == ["0", NO_MEAN, "23"]
+        assert lines[-1] == f"{NO_MEAN} as mean: each component has its own, below"
         parts = [line.split() for line in lines[begin + 1 : begin + 9]]
         assert parts == [[f"[{k}]", str(k), str(8 + k), str(16 + k)] for k in range(8)]
 
 
 @pytest.mark.parametrize("space", [spaces.Discrete(2), spaces.Discrete(3), spaces.Discrete(52)])
 def test_choices_of_more_than_two_values_have_no_mean_as_in_cards(space: spaces.Discrete, tmp_path: Path) -> None:
-    shown = ["0", "0.6667", "1"] if space.n == 2 else ["0", "1"]
+    shown = ["0", "0.6667" if space.n == 2 else NO_MEAN, "1"]
     actions = np.array([0, 1, 1])
     one = SingleAgentEpisode.from_arrays(np.zeros(4), actions, np.zeros(3), action_space=space)
     data = write(tmp_path / "data", [one])
     for command in ("info", "show"):
-        row = next(line for line in output(command, data).splitlines() if line.startswith("actions"))
+        printed_ = output(command, data)
+        row = next(line for line in printed_.splitlines() if line.startswith("actions"))
         assert row.replace(str(space), "").split()[-len(shown) - 1 :] == ["int64", *shown]
-    assert (">0.6667</span>" in (EpisodeDataset(data)._repr_html_() or "").split("actions", 1)[1]) == (len(shown) == 3)
+        assert (f"{NO_MEAN} as mean: choices have none" in printed_) == (NO_MEAN in shown)
+    in_card = ">0.6667</span>" in (EpisodeDataset(data)._repr_html_() or "").split("actions", 1)[1]
+    assert in_card == (NO_MEAN not in shown)
 
 
 def test_ls_leaves_out_the_begin_if_all_episodes_have_theirs(tmp_path: Path) -> None:

@@ -357,7 +357,7 @@ def test_page_numbers_episodes_and_counts_findings(tmp_path: Path, tab: Tab) -> 
         assert "is_complete" in tab.texts("#rows thead th")
 
 
-@pytest.mark.parametrize("name", ["nth", "findings", "update", "worker", "log_ratio", "advantage"])
+@pytest.mark.parametrize("name", ["findings", "update", "worker", "log_ratio", "advantage"])
 def test_columns_of_pages_are_no_columns_of_conditions_in_python(name: str, tmp_path: Path) -> None:
     table = EpisodeDataset(write(tmp_path / "data", [kept(0)])).metadata
     with pytest.raises(InvalidArgument, match=f"'{name}' is a column of pages alone"):
