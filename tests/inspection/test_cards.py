@@ -121,6 +121,7 @@ def lanes_of(html: str) -> list[str]:
     )
 
 
+ZERO_LINE = r'class="ep-zero"[^>]* d="M([\d.]+) ([\d.]+)H([\d.]+)'
 OUTLINE = re.compile(r'<path class="ep-pending ep-(\w+)"[^>]* d="M-3 ([\d.]+)H3V([\d.]+)H-3z"/>')
 PENDING = re.compile(
     r'<svg x="([\d.e-]+)%" overflow="visible" pointer-events="none">((?:<path class="ep-pending[^>]*/>)+)</svg>'
@@ -156,7 +157,18 @@ def test_rewards_actions_and_observations_of_a_game_come_back_from_the_lanes(his
             texts = {int(step.replace(",", "")): words for step, _, words in LABEL.findall(lane)}
             step, reward = pending_of(line)
             waits = line.phase == "waits"
-            assert list(texts) == sorted({*acted, *observed, *[step] * waits})
+            is_done = line.phase == "ended"
+            assert list(texts) == sorted({*acted, *observed, *[step] * waits, *[line.ended_at] * is_done})
+            ended = [t for t, words in texts.items() if re.search("(terminated|truncated)$", words)]
+            assert ended == [line.ended_at] * is_done
+            marks = re.findall(r'<svg x="([\d.e-]+)%" overflow="visible" pointer-events="none"><g', lane)
+            percent = 100 * unit / 640
+            assert [float(x) for x in marks] == pytest.approx([(t - begin) * percent for t in ended], abs=0.06)
+            title = re.findall("<title>(.*?)</title>", lane)[0]
+            assert f"{formatting.counted(len(observed), 'observation')} (above), " in title
+            assert f"{formatting.counted(len(acted), 'action')}{' and a pending one' * waits} (below)" in title
+            assert f"{formatting.counted(np.count_nonzero(rewards), 'reward')} other than 0" in title
+            assert ("and a pending one of" in title) == bool(reward)
             assert [t for t, words in texts.items() if "observes" in words] == observed
             assert [t for t, words in texts.items() if re.search("(?<!pending )action|acts", words)] == acted
             assert [t for t, words in texts.items() if "pending action" in words] == [step] * waits
@@ -183,7 +195,11 @@ def test_rewards_actions_and_observations_of_a_game_come_back_from_the_lanes(his
             sizes = (bars[:, 1] - bars[:, 0]) * (high - low) / 26
             assert sizes == pytest.approx(np.abs(drawn), abs=0.12 * (high - low) / 26)
             if len(bars):
-                zero = float(re.findall(r'class="ep-zero"[^>]* d="M0 ([\d.]+)H', lane)[0])
+                [(left, zero, right)] = np.array(re.findall(ZERO_LINE, lane), float)
+                last = line.ended_at if is_done else game.env_t
+                assert [left, right] == pytest.approx(
+                    [(observed[0] - begin) * unit, 640 if last == begin else (last - begin) * unit], abs=0.51
+                )
                 assert ((bars[:, 0] < zero) == (drawn > 0)).all()
                 scale = [float(n) for n in re.findall(r'text-anchor="end">(.*?)</text>', lane)]
                 assert scale == pytest.approx([high, low], rel=1e-3)
