@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 WIDTH = 640
 MOST_TICKS = 800  # in the timelines of all agents
 MOST_LABELS = 128  # texts of one env step each, in the timelines of all agents; somewhat fewer of many agents
-MOST_TEXT_ROWS = 6  # rows of shared tracks with texts of env steps
 MOST_TRACK_LABELS = 72  # texts of one env step each, in the rows of all shared tracks
 WIDEST_LABEL = 16  # pixels around a mark that show its text
 REWARDS_TOP, REWARDS_HEIGHT = 9, 26  # of a lane
@@ -32,7 +31,7 @@ TRACK_HEIGHT, LETTERED_TRACK_HEIGHT = 30, 40  # of a row of a shared track, with
 MOST_LETTERED = 60  # items of the shared tracks with their numbers as text
 NARROWEST, LETTER = 300, 6  # pixels of the narrowest chart, and of a digit of its numbers
 MOST_POINTS = 240  # of the shared tracks of all agents
-MOST_TRACK_ROWS, MOST_TRACKS = 10, 3  # of the shared tracks
+MOST_TRACK_ROWS, MOST_TRACKS = 8, 3  # of the shared tracks
 REWARDS_PLACE = "at the env step of the action: the sum from there to the agent's next observation"
 _HUES = ("actions", "observations", "infos", "extra")  # of shared tracks, the first is drawn first
 
@@ -152,15 +151,14 @@ def shared_tracks(tracks: Sequence[tuple[Any, Timeline, Iterable[Series]]], begi
     labels.sort(key=lambda label: (-len(found[label]), _HUES.index(found[label][0][2].hue)))
     labels = labels[: max(min(MOST_TRACKS, MOST_TRACK_ROWS // max(len(tracks), 1)), 1)]
     num_rows = max(sum(len(found[label]) for label in labels), 1)
-    groups, room, text_rows = "", MOST_LETTERED, MOST_TEXT_ROWS
+    groups, room = "", MOST_LETTERED
     for label in labels:
         is_dots = any(series.is_choice or series.counts.missing for *_, series in found[label])
         num_items = sum(len(series.items) for *_, series in found[label])
         is_lettered = is_dots and num_items <= room and all(_fits(*row[1:], axis) for row in found[label])
         room -= num_items * is_lettered
         scale = Scale(*ranges[label], *((14, LETTERED_TRACK_HEIGHT - 18) if is_lettered else (4, TRACK_HEIGHT - 8)))
-        text_rows -= len(found[label])
-        most = max(MOST_POINTS // num_rows, 24), max(MOST_TRACK_LABELS // num_rows, 8) * (text_rows >= 0)
+        most = max(MOST_POINTS // num_rows, 24), max(MOST_TRACK_LABELS // num_rows, 8)
         groups += "".join(_track(row, axis, scale, *most, is_dots, is_lettered) for row in found[label])
     return Markup(f'<div class="ep-lanes">{groups}{_axis(axis)}</div>') if groups else None
 
@@ -437,7 +435,7 @@ def _track(
     Args:
         row: agent, its timeline, and the track.
         most: most points of the line.
-        most_texts: most texts of one env step each, 0 for no texts.
+        most_texts: most texts of one env step each.
         is_lettered: whether each dot has its number above.
     """
     agent, line, series = row
@@ -463,8 +461,7 @@ def _track(
     pending = _pending_item(line, series)
     words += "".join(f", pending {number(value)}" for _, value in pending)
     beside, height = "" if is_lettered else scale.labels(), LETTERED_TRACK_HEIGHT if is_lettered else TRACK_HEIGHT
-    if most_texts:
-        inner += _track_labels(clock[series.items], series, pending, axis, most_texts, height)
+    inner += _track_labels(clock[series.items], series, pending, axis, most_texts, height)
     for step, value in pending:
         ring = f'r="2.5" fill="none" stroke="{colour(series.hue)}" stroke-width="1.5" pointer-events="none"'
         y = float(scale.heights(np.array([value]))[0])
