@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from episodes.inspect.colours import DEFECT, colour
-from episodes.inspect.formatting import clipped, counted, number
+from episodes.inspect.formatting import clipped, counted, endings, number
 from episodes.inspect.scales import Scale, end_ticks
 from episodes.inspect.series import Series
 from episodes.inspect.timeline_bar import ENDS
@@ -22,16 +22,17 @@ if TYPE_CHECKING:
     from episodes.multi_agent.timeline import Timeline
 
 WIDTH = 640
-BESIDE = 11  # pixels from the last env step of an agent to the mark of its ending
 MOST_TICKS = 800  # in the timelines of all agents
-MOST_LABELS = 64  # texts of env steps, in the timelines of all agents; somewhat fewer of many agents
+MOST_LABELS = 128  # texts of one env step each, in the timelines of all agents; somewhat fewer of many agents
+MOST_TRACK_LABELS = 72  # texts of one env step each, in the rows of all shared tracks
 WIDEST_LABEL = 16  # pixels around a mark that show its text
 REWARDS_TOP, REWARDS_HEIGHT = 9, 26  # of a lane
 TRACK_HEIGHT, LETTERED_TRACK_HEIGHT = 30, 40  # of a row of a shared track, without and with its numbers as text
 MOST_LETTERED = 60  # items of the shared tracks with their numbers as text
 NARROWEST, LETTER = 300, 6  # pixels of the narrowest chart, and of a digit of its numbers
 MOST_POINTS = 240  # of the shared tracks of all agents
-MOST_TRACK_ROWS, MOST_TRACKS = 10, 3  # of the shared tracks
+MOST_TRACK_ROWS, MOST_TRACKS = 8, 3  # of the shared tracks
+REWARDS_PLACE = "at the env step of the action: the sum from there to the agent's next observation"
 _HUES = ("actions", "observations", "infos", "extra")  # of shared tracks, the first is drawn first
 
 
@@ -65,6 +66,12 @@ def pending_reward(line: Timeline) -> float:
     return 0.0 if line.reward is None else float(line.reward)
 
 
+def pending_text(line: Timeline) -> str:
+    """Return the env step of an agent's unfinished step and what it has so far as text, empty if there is nothing."""
+    words = ", ".join(_pending_words(line))
+    return f"env step {_pending_step(line):,}: {words}" if words else ""
+
+
 def timelines(
     lines: Sequence[tuple[Any, Timeline]], begin: int, end: int, results: Mapping[Any, str] | None = None
 ) -> Markup | None:
@@ -96,7 +103,7 @@ def timelines(
     scale = Scale(
         float(finite.min(initial=0)), float(finite.max(initial=0)), REWARDS_TOP, REWARDS_HEIGHT if len(rewards) else -4
     )
-    most = max(MOST_LABELS // len(lines) - len(lines) // 2, 4)
+    most = max(MOST_LABELS // len(lines) - len(lines) // 2, 8)
     lanes = "".join(_lane(agent, line, axis, gap, scale, most, (results or {}).get(agent, "")) for agent, line in lines)
     kinds = {"observations": "observes (above)", "rewards": "gets a reward (bar from 0)", "actions": "acts (below)"}
     if not len(rewards):
@@ -110,7 +117,8 @@ def timelines(
     marks = {"terminated": ("■", any(each.is_terminated for each in endings))}
     marks["truncated"] = ("‖", any(each.is_truncated for each in endings))
     kinds |= {ending: f"{mark} {ending}" for ending, (mark, is_there) in marks.items() if is_there}
-    legend = " · ".join(f'<b class="ep-{hue}">{words}</b>' for hue, words in kinds.items())
+    titles = {"rewards": f' title="{REWARDS_PLACE}"'}
+    legend = " · ".join(f'<b class="ep-{hue}"{titles.get(hue, "")}>{words}</b>' for hue, words in kinds.items())
     if gap:
         legend += f" · marks within {counted(int(gap), 'env step')} are joined; bars: lowest to highest reward"
     return Markup(f'<div class="ep-lanes">{lanes}{_axis(axis)}<div class="ep-legend ep-kinds">{legend}</div></div>')
@@ -150,8 +158,8 @@ def shared_tracks(tracks: Sequence[tuple[Any, Timeline, Iterable[Series]]], begi
         is_lettered = is_dots and num_items <= room and all(_fits(*row[1:], axis) for row in found[label])
         room -= num_items * is_lettered
         scale = Scale(*ranges[label], *((14, LETTERED_TRACK_HEIGHT - 18) if is_lettered else (4, TRACK_HEIGHT - 8)))
-        most = max(MOST_POINTS // num_rows, 24)
-        groups += "".join(_track(row, axis, scale, most, is_dots, is_lettered) for row in found[label])
+        most = max(MOST_POINTS // num_rows, 24), max(MOST_TRACK_LABELS // num_rows, 8)
+        groups += "".join(_track(row, axis, scale, *most, is_dots, is_lettered) for row in found[label])
     return Markup(f'<div class="ep-lanes">{groups}{_axis(axis)}</div>') if groups else None
 
 
@@ -173,13 +181,13 @@ def _row(agent: AgentID, axis: _Steps, height: int, title: str, inner: str, besi
         beside: SVG that is not stretched.
         more: HTML below the agent.
     """
-    grid = "".join(f"M{x:.0f} -4V{height + 4}" for x in axis.at(axis.ticks()).tolist())
+    grid = "".join(f"M{x:.0f}-4V{height + 4}" for x in axis.at(axis.ticks()).tolist())
     return (
         f'<div class="ep-lane"><span title="{escape(clipped(agent, 200))}">{escape(clipped(agent, 24))} {more}</span> '
-        f'<svg width="{WIDTH}" height="{height}" role="img" overflow="visible"><title>{escape(title)}</title>'
-        f'<svg class="ep-dots" width="100%" height="{height}" viewBox="0 0 {WIDTH} {height}" '
-        f'preserveAspectRatio="none"><g fill="none"><path class="ep-ticks" stroke="#888" '
-        f'stroke-opacity=".25" d="{grid}"/>{inner}</g></svg>{beside}</svg></div>'
+        f'<svg width="{WIDTH}" height="{height}" role="img"><title>{escape(title)}</title>'
+        f'<svg class="ep-dots" viewBox="0 0 {WIDTH} {height}" fill="none" '
+        f'preserveAspectRatio="none"><path class="ep-ticks" stroke="#8884" d="{grid}"/>{inner}</svg>'
+        f"{beside}</svg></div>"
     )
 
 
@@ -194,21 +202,14 @@ def _lane(agent: AgentID, line: Timeline, axis: _Steps, gap: float, scale: Scale
         result: text below the agent.
     """
     height = round(scale.top + scale.height) + 9 + 6 * (scale.height < 0)
-    middle, bottom = height / 2, height - 3
+    bottom = height - 3
     mark = ""
     if line.episode.ending.is_done:
-        shape = ENDS[line.episode.ending]
-        end = f'<g transform="translate({BESIDE} {middle - 10:g})">{shape}</g>'
-        mark = f'<svg x="{axis.percent(int(line.observation_times[-1]))}" overflow="visible">{end}</svg>'
+        shape = f'<g transform="translate(0 {bottom - 12:g})">{ENDS[line.episode.ending]}</g>'
+        mark = f'<svg x="{axis.percent(_last_step(line))}" overflow="visible" pointer-events="none">{shape}</svg>'
     mark += _pending_marks(line, axis, scale, bottom)
-    times, rewards = _rewarded(line)
     acts = line.action_times[: len(line.action_times) - (line.phase == "waits")]
-    words = f"{len(line.observation_times):,} observations (above), {len(acts):,} actions (below), "
-    words += f"{line.phase}, {len(rewards):,} rewards other than 0"
-    words += (
-        f", from {number(np.nanmin(rewards))} to {number(np.nanmax(rewards))}" if (rewards == rewards).any() else ""
-    )
-    bars = _bars(times, rewards, axis, gap, scale) if scale.height > 0 else '<path class="ep-rewards" d=""/>'
+    bars = _bars(line, axis, gap, scale) if scale.height > 0 else '<path class="ep-rewards" d=""/>'
     seen, acted = (_stripes(clock, axis, gap) for clock in (line.observation_times, acts))
     dashes = ""
     if line.phase == "waits":
@@ -218,10 +219,34 @@ def _lane(agent: AgentID, line: Timeline, axis: _Steps, gap: float, scale: Scale
     inner = (
         f'<path class="ep-observations" stroke-width="6" d="{_path(seen, 3)}" stroke="{colour("observations")}"/>{bars}'
         f'<path class="ep-actions" stroke-width="6" d="{_path(acted, bottom)}" stroke="{colour("actions")}"/>{dashes}'
-        f'<g pointer-events="all" stroke="none" stroke-width="{height}">{_labels(line, axis, most, height)}</g>'
+        f"{_labels(line, axis, most, height)}"
     )
     beside = (scale.labels() if scale.height > 0 else "") + mark
-    return _row(agent, axis, height, words, inner, beside, f"<small>{escape(result)}</small>" if result else "")
+    result = f"<small>{escape(result)}</small>" if result else ""
+    return _row(agent, axis, height, _counts(line), inner, beside, result)
+
+
+def _counts(line: Timeline) -> str:
+    """Return how often an agent observes and acts, what it does at the end, and its rewards, as text."""
+    waits, pending = line.phase == "waits", pending_reward(line)
+    _, rewards = _rewarded(line)
+    last = {
+        "waits": "waits for an observation",
+        "rests": "has not acted on its newest observation",
+        "ended": " and ".join(endings(line.episode.ending)),
+    }
+    words = f"{counted(len(line.observation_times), 'observation')} (above), "
+    words += f"{counted(len(line.action_times) - waits, 'action')}{' and a pending one' * waits} (below), "
+    words += f"{last[line.phase]}, {counted(len(rewards), 'reward')} other than 0"
+    if (rewards == rewards).any():
+        low, high = number(np.nanmin(rewards)), number(np.nanmax(rewards))
+        words += f" ({low})" if low == high else f" (from {low} to {high})"
+    return words + (f" and a pending one of {number(pending)}" if pending else "")
+
+
+def _last_step(line: Timeline) -> int:
+    """Return the env step at which an agent ended, or of its newest observation if it has not ended."""
+    return int(line.observation_times[-1] if line.ended_at is None else line.ended_at)
 
 
 def _pending_step(line: Timeline) -> int:
@@ -265,12 +290,15 @@ def _rewarded(line: Timeline) -> tuple[np.ndarray, np.ndarray]:
     return times[rewards != 0], rewards[rewards != 0]
 
 
-def _bars(times: np.ndarray, rewards: np.ndarray, axis: _Steps, gap: float, scale: Scale) -> str:
-    """Return SVG with rewards [k] at env steps [k] as bars from a line at 0. Rewards of one stretch of `gap` env steps
-    are one bar, from the lowest to the highest. Those that are not finite are red.
+def _bars(line: Timeline, axis: _Steps, gap: float, scale: Scale) -> str:
+    """Return SVG with the rewards of an agent as bars from a line at 0, from its first observation to its end. Rewards
+    of one stretch of `gap` env steps are one bar, from the lowest to the highest. Those that are not finite are red.
     """
+    times, rewards = _rewarded(line)
     zero = float(scale.heights(np.zeros(1))[0])
-    svg = f'<path class="ep-zero" stroke="#888" stroke-opacity=".6" d="M0 {zero:.1f}H{WIDTH}"/>'
+    begin, end = axis.at([int(line.observation_times[0]), _last_step(line)]).tolist()
+    end = end if line.episode.ending.is_done else WIDTH
+    svg = f'<path class="ep-zero" stroke="#8889" d="M{begin:.0f} {zero:.1f}H{end:.0f}"/>'
     is_finite = np.isfinite(rewards)
     cells = np.floor((times - axis.begin) / max(gap, 1))
     middles = cells * max(gap, 1) + axis.begin + (max(gap, 1) - 1) / 2
@@ -294,38 +322,53 @@ def _bars(times: np.ndarray, rewards: np.ndarray, axis: _Steps, gap: float, scal
 
 
 def _labels(line: Timeline, axis: _Steps, most: int, height: int) -> str:
-    """Return SVG without colour that shows a text where the pointer is: env step, action and reward."""
+    """Return SVG without colour that shows a text where the pointer is: env step, action, reward and ending."""
     observed, acted = (np.asarray(clock, np.int64) for clock in (line.observation_times, line.action_times))
-    pending = _pending_step(line)
-    steps = np.union1d(observed, acted)
-    every = 1 if len(steps) <= most else -(-(axis.span + 1) // most)
+    is_done = line.episode.ending.is_done
+    rewards = np.asarray(line.episode.tracks.rewards.data, np.float64)
+
+    def words(begin: int, end: int) -> str:
+        seen, done = (slice(*np.searchsorted(clock, (begin, end)).tolist()) for clock in (observed, acted))
+        numbers = rewards[done]
+        if end - begin == 1:
+            parts = [*["observes"] * (seen.stop > seen.start), *_act(line, done.start, numbers)]
+        else:
+            parts = [counted(seen.stop - seen.start, "observation"), counted(len(numbers), "action")]
+            if len(numbers):
+                with np.errstate(over="ignore", invalid="ignore"):
+                    low, high, total = (number(each) for each in (numbers.min(), numbers.max(), numbers.sum()))
+                parts += [f"rewards {low}" if low == high else f"rewards {low} to {high}", f"sum {total}"]
+        parts += _pending_words(line) if begin <= _pending_step(line) < end else []
+        parts += endings(line.episode.ending) if is_done and begin <= _last_step(line) < end else []
+        return ", ".join(parts)
+
+    steps = np.union1d(observed, np.append(acted, [_last_step(line)] * is_done))
+    return _texts(steps, axis, most, height, words)
+
+
+def _texts(steps: np.ndarray, axis: _Steps, most: int, height: int, words: Callable[[int, int], str]) -> str:
+    """Return SVG without colour that shows a text where the pointer is, close to env steps.
+
+    Args:
+        steps: ascending env steps [k] that have a text.
+        most: most texts of one env step each. If there are more, each of half as many is of several env steps.
+        height: height of the row.
+        words: function that returns the text of a range of env steps, from its begin and end.
+    """
+    every = 1 if len(steps) <= most else -(-(axis.span + 1) // (most // 2))
     cells = np.unique((steps - axis.begin) // every)
     xs = axis.at(axis.begin + cells * every + (every - 1) / 2)
     reach = max(WIDEST_LABEL, WIDTH * every / axis.span) / 2
     edges = (xs[1:] + xs[:-1]) / 2
     lefts = np.maximum(np.append(-np.inf, edges), xs - reach)
     rights = np.minimum(np.append(edges, np.inf), xs + reach)
-    rewards = np.asarray(line.episode.tracks.rewards.data, np.float64)
     svg = ""
     for cell, left, right in zip(cells.tolist(), lefts.tolist(), rights.tolist(), strict=True):
-        begin = axis.begin + cell * every
-        seen, done = (slice(*np.searchsorted(clock, (begin, begin + every)).tolist()) for clock in (observed, acted))
-        numbers = rewards[done]
-        if every == 1:
-            words = f"env step {begin:,}: " + ", ".join(
-                [*["observes"] * (seen.stop > seen.start), *_act(line, done.start, numbers)]
-            )
-        else:
-            words = f"env steps {begin:,} to {min(begin + every - 1, axis.end):,}: "
-            words += f"{counted(seen.stop - seen.start, 'observation')}, {counted(len(numbers), 'action')}"
-            if len(numbers):
-                with np.errstate(over="ignore", invalid="ignore"):
-                    low, high, total = (number(each) for each in (numbers.min(), numbers.max(), numbers.sum()))
-                words += f", rewards {low} to {high}, sum {total}"
-        if begin <= pending < begin + every:
-            words += "".join(f", {each}" for each in _pending_words(line))
-        svg += f'<path d="M{left:.0f} {height / 2:g}H{right:.0f}"><title>{escape(words)}</title></path>'
-    return svg
+        begin = int(axis.begin + cell * every)
+        place = f"env step {begin:,}" if every == 1 else f"env steps {begin:,} to {min(begin + every - 1, axis.end):,}"
+        title = escape(f"{place}: {words(begin, begin + every)}")
+        svg += f'<path d="M{left:.0f} {height / 2:g}H{right:.0f}"><title>{title}</title></path>'
+    return f'<g class="ep-texts" stroke-width="{height}">{svg}</g>' if svg else ""
 
 
 def _act(line: Timeline, index: int, rewards: np.ndarray) -> list[str]:
@@ -379,13 +422,20 @@ def _fits(line: Timeline, series: Series, axis: _Steps) -> bool:
 
 
 def _track(
-    row: tuple[Any, Timeline, Series], axis: _Steps, scale: Scale, most: int, is_dots: bool, is_lettered: bool
+    row: tuple[Any, Timeline, Series],
+    axis: _Steps,
+    scale: Scale,
+    most: int,
+    most_texts: int,
+    is_dots: bool,
+    is_lettered: bool,
 ) -> str:
     """Return the row of one agent's track, with a line through its numbers or a dot for each of them.
 
     Args:
         row: agent, its timeline, and the track.
         most: most points of the line.
+        most_texts: most texts of one env step each.
         is_lettered: whether each dot has its number above.
     """
     agent, line, series = row
@@ -406,23 +456,49 @@ def _track(
     words = (
         f"{series.label} of {clipped(agent, 40)}: min {low}, {'' if series.is_choice else f'mean {mean}, '}max {high}"
     )
-    width = 'stroke-width="4" stroke-linecap="round"' if is_dots else 'stroke-width="1.5" stroke-linecap="round"'
+    width = 'stroke-width="4" stroke-linecap="round"' if is_dots else 'stroke-width="1.5"'
     inner = f'<g class="ep-{series.hue}" stroke="{colour(series.hue)}" {width}><path d="{path}"/></g>'
-    beside, height = "" if is_lettered else scale.labels(), LETTERED_TRACK_HEIGHT if is_lettered else TRACK_HEIGHT
     pending = _pending_item(line, series)
+    words += "".join(f", pending {number(value)}" for _, value in pending)
+    beside, height = "" if is_lettered else scale.labels(), LETTERED_TRACK_HEIGHT if is_lettered else TRACK_HEIGHT
+    inner += _track_labels(clock[series.items], series, pending, axis, most_texts, height)
     for step, value in pending:
-        ring = f'r="2.5" fill="none" stroke="{colour(series.hue)}" stroke-width="1.5"'
+        ring = f'r="2.5" fill="none" stroke="{colour(series.hue)}" stroke-width="1.5" pointer-events="none"'
         y = float(scale.heights(np.array([value]))[0])
         beside += f'<circle class="ep-pending ep-{series.hue}" cx="{axis.percent(step)}" cy="{y:.0f}" {ring}/>'
     if is_lettered:
         places = [*zip(clock[series.items[at]].tolist(), numbers.tolist(), strict=True), *pending]
-        beside += '<g text-anchor="middle">'
+        beside += '<g text-anchor="middle" pointer-events="none">'
         for (step, value), y in zip(places, scale.heights(np.array([value for _, value in places])), strict=True):
             text = f'<text x="{axis.percent(step)}" y="{y - 5:.0f}">{number(value)}</text>'
             beside += "" if np.isnan(value) else text
         beside += "</g>"
     name = f'<small class="ep-label ep-{series.hue}">{escape(clipped(series.label, 40))}</small>'
     return _row(agent, axis, height, words, inner, beside, name)
+
+
+def _track_labels(
+    clock: np.ndarray, series: Series, pending: Sequence[tuple[int, float]], axis: _Steps, most: int, height: int
+) -> str:
+    """Return SVG without colour that shows the numbers of an agent's track where the pointer is. It is empty for a
+    track of which only a part was read.
+
+    Args:
+        clock: env steps of the items of the track.
+        pending: env step and number of a pending item, if there is one.
+    """
+    if not series.is_exact:
+        return ""
+    numbers = series.finite[:, 0].astype(np.float64)
+    steps, numbers = clock[~np.isnan(numbers)], numbers[~np.isnan(numbers)]
+
+    def words(begin: int, end: int) -> str:
+        own = numbers[slice(*np.searchsorted(steps, (begin, end)).tolist())]
+        ends = [number(own.min()), number(own.max())] if len(own) else []
+        parts = [" to ".join(dict.fromkeys(ends))] * bool(ends)
+        return ", ".join([*parts, *(f"pending {number(value)}" for step, value in pending if begin <= step < end)])
+
+    return _texts(np.append(steps, [step for step, _ in pending]).astype(np.int64), axis, most, height, words)
 
 
 def _dots(xs: np.ndarray, ys: np.ndarray, most: int) -> str:

@@ -122,6 +122,7 @@ def lanes_of(html: str) -> list[str]:
     )
 
 
+ZERO_LINE = r'class="ep-zero"[^>]* d="M([\d.]+) ([\d.]+)H([\d.]+)'
 OUTLINE = re.compile(r'<path class="ep-pending ep-(\w+)"[^>]* d="M-3 ([\d.]+)H3V([\d.]+)H-3z"/>')
 PENDING = re.compile(
     r'<svg x="([\d.e-]+)%" overflow="visible" pointer-events="none">((?:<path class="ep-pending[^>]*/>)+)</svg>'
@@ -157,7 +158,18 @@ def test_rewards_actions_and_observations_of_a_game_come_back_from_the_lanes(his
             texts = {int(step.replace(",", "")): words for step, _, words in LABEL.findall(lane)}
             step, reward = pending_of(line)
             waits = line.phase == "waits"
-            assert list(texts) == sorted({*acted, *observed, *[step] * waits})
+            is_done = line.phase == "ended"
+            assert list(texts) == sorted({*acted, *observed, *[step] * waits, *[line.ended_at] * is_done})
+            ended = [t for t, words in texts.items() if re.search("(terminated|truncated)$", words)]
+            assert ended == [line.ended_at] * is_done
+            marks = re.findall(r'<svg x="([\d.e-]+)%" overflow="visible" pointer-events="none"><g', lane)
+            percent = 100 * unit / 640
+            assert [float(x) for x in marks] == pytest.approx([(t - begin) * percent for t in ended], abs=0.06)
+            title = re.findall("<title>(.*?)</title>", lane)[0]
+            assert f"{formatting.counted(len(observed), 'observation')} (above), " in title
+            assert f"{formatting.counted(len(acted), 'action')}{' and a pending one' * waits} (below)" in title
+            assert f"{formatting.counted(int(np.count_nonzero(rewards)), 'reward')} other than 0" in title
+            assert ("and a pending one of" in title) == bool(reward)
             assert [t for t, words in texts.items() if "observes" in words] == observed
             assert [t for t, words in texts.items() if re.search("(?<!pending )action|acts", words)] == acted
             assert [t for t, words in texts.items() if "pending action" in words] == [step] * waits
@@ -184,7 +196,9 @@ def test_rewards_actions_and_observations_of_a_game_come_back_from_the_lanes(his
             sizes = (bars[:, 1] - bars[:, 0]) * (high - low) / 26
             assert sizes == pytest.approx(np.abs(drawn), abs=0.12 * (high - low) / 26)
             if len(bars):
-                zero = float(re.findall(r'class="ep-zero"[^>]* d="M0 ([\d.]+)H', lane)[0])
+                [(left, zero, right)] = np.array(re.findall(ZERO_LINE, lane), float)
+                last = (line.ended_at - begin) * unit if is_done else 640
+                assert [left, right] == pytest.approx([(observed[0] - begin) * unit, last], abs=0.51)
                 assert ((bars[:, 0] < zero) == (drawn > 0)).all()
                 scale = [float(n) for n in re.findall(r'text-anchor="end">(.*?)</text>', lane)]
                 assert scale == pytest.approx([high, low], rel=1e-3)
@@ -218,6 +232,12 @@ def test_actions_of_a_game_come_back_from_the_rows_of_its_tracks(history: Any) -
             heights = [y - (14 if is_lettered else 4) for _, y in dots]
             expected = [22 * (max(every) - value) / (max(every) - min(every)) for value in values]
             assert heights == pytest.approx(expected, abs=0.51)
+            hovered = {int(t): re.findall(r"\d+", words) for t, _, words in LABEL.findall(row)}
+            assert hovered == {t: [str(value)] for t, value in zip(line.action_times, values, strict=True)}
+            assert [words.startswith("pending") for *_, words in LABEL.findall(row)] == [
+                t == line.action_times[-1] and agent in pending for t in line.action_times
+            ]
+            assert (f"max {max(actions[agent])}, pending {pending.get(agent)}" in row) == (agent in pending)
             texts = re.findall(r'<text x="([\d.e-]+)%" y="\d+">(\d+)</text>', row)
             if is_lettered:
                 assert [int(text) for _, text in texts] == values
@@ -227,7 +247,7 @@ def test_actions_of_a_game_come_back_from_the_rows_of_its_tracks(history: Any) -
 
 
 @pytest.mark.parametrize("part", ["action", "reward", "action and reward"])
-@pytest.mark.parametrize("place", ["fact", "sum", "lane", "text", "legend", "headline", "name"])
+@pytest.mark.parametrize("place", ["fact", "sum", "lane", "text", "title", "row", "legend", "headline", "fold", "name"])
 @pytest.mark.parametrize("steps", [3, 500])
 def test_pending_parts_of_a_game_are_in_each_place(part: str, place: str, steps: int) -> None:
     """An agent that acts and gets a reward, or only one of them, without an observation since."""
@@ -240,6 +260,8 @@ def test_pending_parts_of_a_game_are_in_each_place(part: str, place: str, steps:
     facts = {fact.name: fact.value for fact in card.facts}
     [lane, _], total = lanes_of(str(card.chart)), sum(t % 3 for t in range(steps))
     last = LABEL.findall(lane)[-1][-1]
+    row = str(card.chart).partition("ep-kinds")[2].partition("</div></div>")[2]
+    unfinished = ["pending action 7", "waits for an observation"] * acts + ["pending reward -5"] * is_paid
     found, expected = {
         "fact": (facts["pending"], ", ".join(["1 action (a)"] * acts + ["reward -5 (a)"] * is_paid)),
         "sum": (facts.get("return"), f"{total - 5} = {total} in agents' steps - 5 pending" if is_paid else None),
@@ -249,8 +271,13 @@ def test_pending_parts_of_a_game_are_in_each_place(part: str, place: str, steps:
         ),
         "text": (
             [words for words in last.split(", ") if words.startswith(("pending", "waits"))],
-            ["pending action 7", "waits for an observation"] * acts + ["pending reward -5"] * is_paid,
+            unfinished,
         ),
+        "title": (
+            re.findall(" and a pending one(?: of -5)?", re.findall("<title>(.*?)</title>", lane)[0]),
+            [" and a pending one"] * acts + [" and a pending one of -5"] * is_paid,
+        ),
+        "row": (re.findall(r"pending \d+", row), ["pending 7"] * 2 * acts),  # of all numbers, and of the env step
         "legend": ("waits for an observation</b>" in str(card.chart) and "□ pending" in str(card.chart), acts),
         "headline": (
             card.parts[0].headline,
@@ -258,6 +285,10 @@ def test_pending_parts_of_a_game_are_in_each_place(part: str, place: str, steps:
                 f"{steps} steps" + " and a pending action" * acts,
                 f"return {total}" + " and a pending reward of -5" * is_paid,
             ],
+        ),
+        "fold": (
+            [fact.value for fact in card.parts[0].facts if fact.name == "unfinished"],
+            [f"env step {steps}: {', '.join(unfinished)}"],
         ),
         "name": (
             re.findall("<small>(.*?)</small>", lane),
@@ -293,6 +324,43 @@ def test_lanes_of_long_games_have_the_sums_extremes_and_counts_of_neighbouring_e
         bars = re.findall(r"M[-\d.]+ ([\d.]+)V([\d.]+)", re.findall(r'class="ep-rewards"[^>]*? d="(.*?)"', lane)[0])
         tops, bottoms = np.array(bars, float).T
         assert (tops.min(), bottoms.max()) == (9.0, 35.0)
+
+
+@pytest.mark.parametrize("agents", [1, 2, 3])
+def test_each_env_step_of_a_parallel_game_of_40_steps_has_a_text(agents: int) -> None:
+    game, names = MultiAgentEpisode("g"), "abc"[:agents]
+    game.add_env_reset(observations=dict.fromkeys(names, 0.0))
+    for t in range(40):
+        game.add_env_step(dict.fromkeys(names, 0.0), dict.fromkeys(names, t % 5), dict.fromkeys(names, 0.1))
+    html = game._repr_html_() or ""
+    for lane in lanes_of(html):
+        assert [int(step) for step, end, _ in LABEL.findall(lane) if not end] == [*range(41)]
+        assert "<small>return 4 (0.1 each step)</small>" in lane
+        assert "40 rewards other than 0 (0.1)" in lane
+    rows = html.rpartition("ep-kinds")[2].split('class="ep-lane"')[1:-1]
+    labels = [(int(begin), int(end or begin), words) for begin, end, words in LABEL.findall(rows[0])]
+    assert [t for begin, end, _ in labels for t in range(begin, end + 1)] == [*range(labels[-1][1] + 1)]
+    for begin, end, words in labels:
+        own = [t % 5 for t in range(begin, min(end, 39) + 1)]
+        assert words == " to ".join(dict.fromkeys([str(min(own)), str(max(own))]))
+
+
+@pytest.mark.parametrize(
+    ("rewards", "name"),
+    [
+        ([0.5, 0.5], "return 1 (0.5 each step)"),
+        ([0.5], "return 0.5"),
+        ([0.0, 0.0], "return 0"),
+        ([1.0, 2.0], "return 3"),
+        ([np.nan, np.nan], "return NaN"),
+    ],
+)
+def test_names_of_lanes_state_a_reward_of_each_step(rewards: list[float], name: str) -> None:
+    game = MultiAgentEpisode("g")
+    game.add_env_reset(observations={"a": 0.0})
+    for reward in rewards:
+        game.add_env_step({"a": 0.0}, {"a": 1}, {"a": reward})
+    assert re.findall("<small>(.*?)</small>", lanes_of(game._repr_html_() or "")[0]) == [name]
 
 
 def test_card_of_a_game_draws_shared_tracks_by_env_step_or_opens_the_first_agent() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from markupsafe import Markup
 
 from episodes.inspect import formatting, game_chart
@@ -46,7 +47,7 @@ def multi_agent_card(episode: MultiAgentEpisode) -> Card:
     rewards = {agent: game_chart.pending_reward(line) for agent, line in lines}
     pending += [f"reward {_of_agent(reward, agent)}" for agent, reward in rewards.items() if reward]
     results = {
-        agent: f"return {formatting.number(line.episode.get_return())}"
+        agent: f"return {formatting.number(line.episode.get_return())}{_each_step(line)}"
         + (f" + {formatting.number(rewards[agent])} pending" if rewards[agent] else "")
         for agent, line in shown
     }
@@ -99,6 +100,13 @@ def _sum(episode: MultiAgentEpisode, apart: Mapping[Any, float]) -> str | None:
     return " ".join([f"{formatting.number(episode.get_return())} = {own} in agents' steps", *terms])
 
 
+def _each_step(line: Timeline) -> str:
+    """Return the reward that each of several steps of an agent has, as text, empty if there is no such reward or 0."""
+    rewards = np.asarray(line.episode.get_rewards(), np.float64)
+    is_constant = len(rewards) > 1 and rewards[0] and (rewards == rewards[0]).all()
+    return f" ({formatting.number(rewards[0])} each step)" if is_constant else ""
+
+
 def _of_agent(reward: Any, agent: object) -> str:
     """Return a reward with the agent that got it, as text."""
     return f"{formatting.number(float(reward))} ({formatting.clipped(agent, 30)})"
@@ -121,4 +129,5 @@ def _agent_card(agent: object, line: Timeline, share: int, apart: float, is_open
     if apart:
         headline[-1] += f" and a reward of no step of {formatting.number(apart)}"
     facts = [fact for fact in card.facts if fact.name not in ("agent", "of episode")]  # as in the title, and the game
+    facts += known(unfinished=game_chart.pending_text(line) or None)
     return replace(card, headline=headline, facts=facts, span=f"{formatting.clipped(agent, 40)}'s steps")
