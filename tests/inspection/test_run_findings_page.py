@@ -120,7 +120,7 @@ def test_curves_mark_the_update_of_a_finding_and_open_it(tmp_path: Path, tab: Ta
         page.select_option("#x", "update")
         box = figure.locator("svg").bounding_box()
         page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 20)
-        assert figure.locator(".values").inner_text() == "0.15 update 2, smoothed, click opens update 2"
+        assert figure.locator(".values").inner_text() == "0.15\nupdate 2, smoothed, click opens update 2"
         page.mouse.click(box["x"] + 0.9 * box["width"], box["y"] + 20)
         page.locator("h1", has_text="Update 2").wait_for()
         page.locator("nav a").first.click()
