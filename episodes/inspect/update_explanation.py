@@ -30,6 +30,7 @@ from episodes.inspect.update_measures import (
 )
 from episodes.returns import discounted_returns
 from episodes.storage.ledger import LedgerReader
+from episodes.storage.search.statistics import without_rounding
 from episodes.tokens.names import GROUP, GROUP_ID, LOGP
 from episodes.tracks.stacking import object_array
 
@@ -373,8 +374,9 @@ class UpdateExplanation(Sequence[LearnedStep]):
         numbers |= self._distances(np.arange(len(self)))
         if self.value_errors is not None:
             known = np.isfinite(self.value_errors)
-            spread = float(np.var(columns["value_target"][known])) if known.any() else 0.0
-            share = float(np.var(self.value_errors[known])) / spread if spread else float("nan")
+            targets = columns["value_target"][known]
+            std = float(without_rounding(targets.std(), targets.min(), targets.max())) if len(targets) else 0.0
+            share = float(np.var(self.value_errors[known])) / std**2 if std else float("nan")
             numbers["explained_variance"] = 1 - share
         return numbers
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from episodes.inspect import formatting
 from episodes.inspect.scales import MOST_EXACT, are_whole, width_of_whole_bins
+from episodes.storage.search.statistics import without_rounding
 
 TOKEN = "token"  # measurement of algorithms whose rows are tokens
 WORKER = "worker"  # measurement of a ledger of a group of runners
@@ -220,7 +221,8 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
     """Return the correlation of two columns, or NaN if one is constant."""
     known = np.isfinite(a) & np.isfinite(b)
     a, b = a[known], b[known]
-    if len(a) < 2 or not a.std() or not b.std():
+    spreads = [without_rounding(x.std(), x.min(), x.max()) if len(x) else 0.0 for x in (a, b)]
+    if len(a) < 2 or not all(spreads):
         return float("nan")
     return float(np.corrcoef(a, b)[0, 1])
 

@@ -247,7 +247,7 @@ def test_means_of_a_part_of_the_rows_tell_how_many(explanation: UpdateExplanatio
     columns, num = explanation.columns, len(explanation)
     group = data.draw(st.sampled_from([name for name in GROUPS if name in {"time", "turn", *columns}]))
     logp = data.draw(st.lists(st.floats(-2, 2) | st.just(float("nan")), min_size=num, max_size=num))
-    explanation = replace(explanation, columns=columns | {"first_logp_difference": np.array(logp, np.float64)})
+    explanation = replace(explanation, columns={**columns, "first_logp_difference": np.array(logp, np.float64)})
     known = {
         "ratio_distance": np.isfinite(columns["first_ratio"]) & (columns["first_gradient_step"] == 0),
         "logp_distance": np.isfinite(logp),
