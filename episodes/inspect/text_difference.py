@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import NamedTuple
 
 SHORT = 60  # characters of a text that is shown whole
 AROUND = 24  # characters of what is equal, before and after a part that differs
-MOST_COMPARED = 1200  # words of a text after its common beginning
+MOST_COMPARED = 300  # words of a text; comparing two takes less than a second
 _WORDS = re.compile(r"\w+|\s+|.", re.DOTALL)
 
 
@@ -25,25 +26,33 @@ class Part(NamedTuple):
     differs: bool
 
 
-def differing_parts(texts: Sequence[str]) -> list[list[Part]]:
-    """Return the parts of each text: without those that differ, all texts are equal, up to the first `MOST_COMPARED`
-    words after what they have in common at their beginnings. From then on, all differs.
+@lru_cache(maxsize=64)  # a live page asks again whenever a run has a new row
+def differing_parts(texts: tuple[str, ...]) -> list[list[Part]]:
+    """Return the parts of each text: without those that differ, all texts are equal. Of the words between what they
+    have in common at their beginnings and at their ends, the first `MOST_COMPARED` are compared; all after them differ.
     """
     words = [_WORDS.findall(text) for text in texts]
-    least = min(map(len, words), default=0)
-    begin = next((i for i in range(least) if len({row[i] for row in words}) > 1), least)
-    middles = [row[begin : begin + MOST_COMPARED] for row in words]
-    common = middles[0] if middles else []
-    for row in middles[1:]:
+    begin = _num_equal(words)
+    end = _num_equal([row[begin:][::-1] for row in words])
+    middles = [row[begin : len(row) - end] for row in words]
+    compared = [middle[:MOST_COMPARED] for middle in middles]
+    common = compared[0] if compared else []
+    for row in compared[1:]:
         blocks = SequenceMatcher(None, common, row, autojunk=False).get_matching_blocks()
         common = [word for block in blocks for word in common[block.a : block.a + block.size]]
     result = []
-    for row, middle in zip(words, middles, strict=True):
+    for row, middle, first in zip(words, middles, compared, strict=True):
         parts = [(word, False) for word in row[:begin]]
-        parts += zip(middle, _others(middle, common), strict=True)
-        parts += [(word, True) for word in row[begin + MOST_COMPARED :]]
-        result.append(_joined(parts))
+        parts += zip(first, _others(first, common), strict=True)
+        parts += [(word, True) for word in middle[MOST_COMPARED:]]
+        result.append(_joined([*parts, *((word, False) for word in row[len(row) - end :])]))
     return result
+
+
+def _num_equal(words: list[list[str]]) -> int:
+    """Return how many words all texts begin with."""
+    least = min(map(len, words), default=0)
+    return next((i for i in range(least) if len({row[i] for row in words}) > 1), least)
 
 
 def _others(words: list[str], common: list[str]) -> list[bool]:

@@ -384,7 +384,7 @@ class TrainingFiles:
         names = list(dict.fromkeys(names))[:MOST_SETTINGS]
         marked = {}
         for name in are_different:
-            texts = [str(table.get(name, "")) for table in settings]
+            texts = tuple(str(table.get(name, "")) for table in settings)
             if max(map(len, texts)) > SHORT:
                 rows = [shortened_parts(parts, MOST_OF_SETTING) for parts in differing_parts(texts)]
                 marked[clipped(name)] = [[[text, differs] for text, differs in row] for row in rows]

@@ -751,3 +751,29 @@ def test_rows_of_groups_filter_the_steps(group: str, tab: Tab, tmp_path: Path) -
     for text in chosen:
         left.remove(int(text.removesuffix(" of 60 rows")))
     assert len(left) == len(counts) - len(chosen)
+
+
+def test_verdict_is_first_and_a_finding_leads_to_the_steps_by_its_number(tmp_path: Path) -> None:
+    from tests.learners.test_run_findings import acting
+
+    folder = acting(tmp_path, True)
+    (finding,) = examine_run(folder)
+    page = update_page(folder, finding.update or 1, None, str, "../../", [finding])
+    places = [page.index(part) for part in ('<div id="found">', f'id="{finding.table}"', '<dl class="numbers">')]
+    assert places == sorted(places)
+    assert 'href="?steps.sort=log_ratio%20descending#steps">steps by |log ratio|</a>' in page
+    names, rows = Reader(page).tables["steps"]
+    shares = [float(row[names.index("share")]) for row in rows]
+    assert shares == sorted(shares, reverse=True)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=6), st.floats(1e-3, 1))
+def test_limit_of_the_first_gradient_step_is_at_its_height(values: list[float], limit: float) -> None:
+    drawn = charts.means("", np.arange(len(values)), np.array(values), "first_gradient_step", "note", limit)
+    line = re.search(r'class="limit" d="M[\d.]+ ([\d.]+)H', drawn)
+    assert f"At 0, a mean above {number(limit)} stands out" in drawn
+    most = max(values) or 1.0
+    assert (line is not None) == (limit <= most)
+    if line is not None:
+        share = (charts.BOTTOM - float(line[1])) / (charts.BOTTOM - charts.TOP)
+        assert share == pytest.approx(limit / most, abs=1e-3)
