@@ -139,13 +139,17 @@ def summarized(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
     import numpy as np
 
     from episodes.inspect.series import mean_of
+    from episodes.storage.search.statistics import without_rounding
 
     facts = {}
     for name, values in arrays.items():
         numbers = np.asarray(values, np.float64)
         numbers = numbers[np.isfinite(numbers)]
         with np.errstate(over="ignore", invalid="ignore"):
-            found = [numbers.min(), mean_of(numbers), numbers.max(), numbers.std()] if len(numbers) else [None] * 4
+            found = [None] * 4
+            if len(numbers):
+                low, high = numbers.min(), numbers.max()
+                found = [low, mean_of(numbers), high, without_rounding(numbers.std(), low, high)]
         measures = [None if each is None else finite(float(each)) for each in found]
         facts[name] = dict(zip(MEASURES, measures, strict=True)) | {"count": len(values), "finite": len(numbers)}
     return facts

@@ -104,7 +104,8 @@ def calibration_verdict(line: CalibrationBin) -> str:
     if abs(gap) <= CLOSE * size:
         return "values are close to the returns that followed"
     way = "higher" if gap > 0 else "lower"
-    return f"values are {way} by {number(abs(gap), 3)} ({abs(gap) / size:.0%}) than the returns that followed"
+    words = f"values are {way} by {number(abs(gap), 3)} ({abs(gap) / size:.0%}) than the returns that followed"
+    return f"{words}: above {CLOSE:.0%}, which alone is no finding"
 
 
 def _name_of_update(one: RunFinding) -> str:
@@ -130,11 +131,15 @@ def divergence_html(first: Difference | None, names: tuple[str, str]) -> Markup:
     equal = max(first.update - 1, 0)
     share = 100 * equal / max(first.num_updates, first.update, 1)
     words = first.bar().split("] ", 1)[1]
+    title, text = "", _RANDOM_ID.sub(lambda id_: id_[0][:8], str(first))
+    if first.what in ("settings", "weights"):  # both sides are hashes
+        title = f' title="{escape(text.split(chr(10), 1)[1])}"'
+        text = text.split(chr(10), 1)[0] + (": the settings below tell which" if first.what == "settings" else "")
     return Markup(
         f'<figure class="divergence" data-update="{first.update}" data-cause="{first.cause}"><figcaption>'
         f"<b>{escape(a)}</b> and <b>{escape(b)}</b>: {escape(words)}</figcaption>"
         f'<div class="parting" role="img" aria-label="{escape(words)}"><i style="width:{share:.2f}%"></i></div>'
-        f"<small>{escape(_RANDOM_ID.sub(lambda id_: id_[0][:8], str(first))).replace(chr(10), '<br>')}</small></figure>"
+        f"<small{title}>{escape(text).replace(chr(10), '<br>')}</small></figure>"
     )
 
 
@@ -253,11 +258,16 @@ class LiveFindings:
             begun = monotonic()
             if self._html and (files == self._files or begun < self._due):
                 return self._html
-            parts = list(map(self._of_run, range(len(self._runs))))
+            lists = list(map(self._of_run, range(len(self._runs))))
+            parts = [lists[i] for i in sorted(range(len(lists)), key=self._is_sound)]
             parts += map(self._divergence, range(1, len(self._runs)))
             self._files, self._html = files, "".join(parts)
             self._due = monotonic() + 100 * (monotonic() - begun)
             return self._html
+
+    def _is_sound(self, number: int) -> bool:
+        """Return True if a run was examined and nothing stands out."""
+        return number in self._found and not len(self._found[number])
 
     def _of_run(self, number: int) -> str:
         """Return the list of a run as HTML, or an error in its files."""

@@ -9,6 +9,21 @@ import numpy as np
 
 from episodes.inspect.formatting import number
 
+MOST_WHOLE_BINS = 64  # of a histogram of whole numbers
+MOST_EXACT = 1 << 53  # whole numbers up to it are exact as float64
+
+
+def width_of_whole_bins(low: float, high: float) -> int:
+    """Return how many whole numbers from `low` to `high` each bin of a histogram has, 1 if they are at most 64."""
+    return -(-int(high - low + 1) // MOST_WHOLE_BINS)
+
+
+def are_whole(numbers: np.ndarray) -> bool:
+    """Return True if all numbers [k], at least one, are whole and exact as float64, as are their differences."""
+    low, high = float(numbers.min()), float(numbers.max())
+    is_exact = max(-low, high) < MOST_EXACT and high - low < MOST_EXACT
+    return is_exact and (numbers.dtype.kind != "f" or bool((numbers == numbers.round()).all()))
+
 
 @dataclass(frozen=True)
 class Scale:

@@ -24,6 +24,7 @@ from episodes.inspect.downsampling import Cells, stacked_items
 from episodes.inspect.formatting import number
 from episodes.inspect.frames import viewable
 from episodes.inspect.png import data_uri, png
+from episodes.inspect.scales import are_whole, width_of_whole_bins
 from episodes.inspect.series import Series
 from episodes.tracks.space_kinds import bounds_of
 
@@ -42,8 +43,6 @@ DOT = 4  # pixels of a cell of more choices
 MOST_BIN_LABELS = 8  # of a histogram
 MOST_BIN_TEXTS = 16  # bins of a histogram whose bars have tooltips
 BINS = 48  # of a histogram
-MOST_WHOLE_BINS = 64  # of a histogram of whole numbers
-MOST_EXACT = 1 << 53  # whole numbers up to it are exact as float64
 WIDEST_BAR = 40  # of a histogram
 HISTOGRAM_LANE = 16  # height of each histogram of several components
 ROW = 4  # height of one of many rows of colours
@@ -653,9 +652,8 @@ def histogram_bins(series: Series, column: int, num_bins: int = BINS) -> Bins:
     if not len(numbers):
         return Bins(np.zeros(1, np.int64), 0.0, 0.0)
     low, high = float(numbers.min()), float(numbers.max())
-    is_exact = max(-low, high) < MOST_EXACT and high - low < MOST_EXACT
-    if is_exact and (series.array.dtype.kind != "f" or bool((numbers == numbers.round()).all())):
-        width = -(-int(high - low + 1) // MOST_WHOLE_BINS)
+    if are_whole(numbers):
+        width = width_of_whole_bins(low, high)
         return Bins(np.bincount(((numbers - low) // width).astype(np.intp)), low, high, width)
     with np.errstate(over="ignore"):
         places = (numbers / 2 - low / 2) / (high / 2 - low / 2) if high > low else np.zeros(len(numbers))

@@ -21,6 +21,7 @@ from episodes.inspect.downsampling import downsample
 from episodes.inspect.formatting import clipped, finite_or_text, page_id
 from episodes.inspect.html import template_file, templates
 from episodes.inspect.html_report import open_for_page, repetitions
+from episodes.inspect.text_difference import SHORT, differing_parts, shortened_parts
 from episodes.storage.header import NAME as DATASET_FILE
 from episodes.storage.ledger import LedgerReader
 from episodes.storage.runs import KEPT_AS, StoredRun, differing, read_run
@@ -30,7 +31,7 @@ SCOPES = ("train", "test", "update", "info")
 KEPT_AT = "custom_data/num_steps"  # environment steps of the run when an episode was kept
 MOST_CELLS = 400  # of a curve
 MOST_EPISODES = 5  # of each list
-MOST_SETTINGS, MOST_OF_SETTING = 500, 300  # number, and characters of one
+MOST_SETTINGS, MOST_OF_SETTING = 500, 300  # number, and characters of one, or of a part that differs
 SCRIPTS = ("decode.js", "dom.js", "training.js")
 BYTES_COMPARED = 4096  # before the rows that a table has got, to know that it is the same table
 
@@ -231,8 +232,8 @@ class RunFiles:
         times = [file.path.stat().st_mtime for file in self.files.values() if file.path.exists()]
         return {
             "name": clipped(self.path.name, 80),
-            "algorithm": clipped(settings.get("algo", ""), 40),
-            "environment": clipped(settings.get("env", ""), 60),
+            "algorithm": clipped(settings.get("algo", settings.get("algorithm", "")), 40),
+            "environment": clipped(_environment(settings), 100),
             "seed": clipped(settings.get("seed", ""), 20),
             "status": "" if stored is None else clipped(stored.status, 200),
             "best": self._best_test(),
@@ -244,6 +245,17 @@ class RunFiles:
             "clock": _clock(with_updates(self.path, self.files["update"].columns)),
             "episodes": {name: lists for name, lists in self.episodes.items() if lists},
         }
+
+
+def _environment(settings: Mapping[str, Any]) -> str:
+    """Return the environment of a run with its keyword arguments as text, or its spaces if it has no name.
+
+    >>> _environment({"env": "CartPole-v1", "env_kwargs.length": 2, "seed": 0})
+    'CartPole-v1 with length=2'
+    """
+    name = str(settings.get("env", settings.get("environment", "")))
+    given = [f"{key.partition('.')[2]}={value}" for key, value in settings.items() if key.startswith("env_kwargs.")]
+    return name + " with " * bool(given) + ", ".join(given)
 
 
 def _kept_as(reasons: str) -> str:
@@ -370,11 +382,18 @@ class TrainingFiles:
         are_different = differing(settings) if all(settings) else []
         names = [*are_different, *(name for table in settings for name in table)]
         names = list(dict.fromkeys(names))[:MOST_SETTINGS]
+        marked = {}
+        for name in are_different:
+            texts = tuple(str(table.get(name, "")) for table in settings)
+            if max(map(len, texts)) > SHORT:
+                rows = [shortened_parts(parts, MOST_OF_SETTING) for parts in differing_parts(texts)]
+                marked[clipped(name)] = [[[text, differs] for text, differs in row] for row in rows]
         return {
             "version": self.version,
             "runs": [run.message() for run in self.runs],
             "groups": seed_groups(settings),
             "differing": len(are_different),
+            "marked": marked,
             "settings": {
                 clipped(name): [clipped(table[name], MOST_OF_SETTING) if name in table else "" for table in settings]
                 for name in names

@@ -27,6 +27,7 @@ def bars(
     note: str = "",
     whose: str = "",
     column: str = "",
+    num_rows: int | None = None,
 ) -> Markup:
     """Return a histogram as a chart.
 
@@ -39,6 +40,7 @@ def bars(
         note: text below the chart.
         whose: what the marked rows are, as text.
         column: name of the values for the filters that the bars stand for; "" if they stand for none.
+        num_rows: number of all rows, if some of them are in no bin.
     """
     if not len(counts):
         return Markup("")
@@ -87,7 +89,7 @@ def bars(
     total = int(counts.sum())
     key = whose if marked is not None and marked.any() else ""
     note = ". ".join(filter(None, notes))
-    return _chart(title, counted(total, "row"), "".join(parts), (low, high), (0.0, float(most)), note, key)
+    return _chart(title, _of_rows(total, num_rows or total), "".join(parts), (low, high), (0.0, float(most)), note, key)
 
 
 def _between(column: str, edges: np.ndarray, i: int) -> str:
@@ -173,12 +175,15 @@ def cells(
     notes.append(f"The largest area is {counted(int(most), 'row')}")
     note = ". ".join(filter(None, notes))
     key = whose if of_marked.any() else ""
-    return _chart(title, counted(len(x), "row"), "".join(parts), (low, high), (low, high), note, key)
+    return _chart(title, _of_rows(len(x), len(known)), "".join(parts), (low, high), (low, high), note, key)
 
 
-def means(title: str, numbers: np.ndarray, values: np.ndarray, column: str, note: str) -> Markup:
+def means(
+    title: str, numbers: np.ndarray, values: np.ndarray, column: str, note: str, limit: float | None = None
+) -> Markup:
     """Return a chart with the mean of the values that are not negative, [n], of each whole number in another column,
-    [n], or "" if there is one number or none. Rows without finite values are left out.
+    [n], or "" if there is one number or none. Rows without finite values are left out. With a limit of the mean of the
+    lowest number, a line is drawn there if the axis reaches it.
 
     Args:
         title: name of the chart.
@@ -186,6 +191,7 @@ def means(title: str, numbers: np.ndarray, values: np.ndarray, column: str, note
         values: the values.
         column: name of the whole numbers for the filters that the bars stand for.
         note: text below the chart.
+        limit: the limit, or None.
     """
     known = np.isfinite(numbers) & np.isfinite(values)
     places, of_row = np.unique(numbers[known].astype(np.int64), return_inverse=True)
@@ -204,7 +210,19 @@ def means(title: str, numbers: np.ndarray, values: np.ndarray, column: str, note
             f"<title>{place}: mean {number(size)} of {counted(count, 'row')}</title>"
             f'<rect class="bar" x="{x:.1f}" y="{BOTTOM - tall:.1f}" width="{wide:.1f}" height="{tall:.1f}"/></g>'
         )
-    return _chart(title, counted(int(counts.sum()), "row"), "".join(parts), (low, high), (0.0, most), note)
+    if limit is not None:
+        note += f". At {places[0]}, a mean above {number(limit)} stands out"
+        if limit <= most:
+            y = BOTTOM - (BOTTOM - TOP) * limit / most
+            parts.append(f'<path class="limit" d="M{LEFT} {y:.1f}H{xs[0] + wide:.1f}"/>')
+            note += ": the dashed line"
+    extent = _of_rows(int(counts.sum()), len(known))
+    return _chart(title, extent, "".join(parts), (low, high), (0.0, most), note)
+
+
+def _of_rows(count: int, num: int) -> str:
+    """Return how many of the rows a chart has, as text, such as "128 of 256 rows"."""
+    return f"{count:,} of {counted(num, 'row')}" if count < num else counted(num, "row")
 
 
 def shares(title: str, values: np.ndarray) -> Markup:

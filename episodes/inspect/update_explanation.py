@@ -16,7 +16,7 @@ from episodes.columns import Columns
 from episodes.errors import InvalidArgument, StepOutOfRange, UnknownKey
 from episodes.inspect import formatting
 from episodes.inspect.update_measures import (
-    LIMITS,
+    ROWS,
     TOKEN,
     WORKER,
     correlation,
@@ -24,12 +24,13 @@ from episodes.inspect.update_measures import (
     log_ratios,
     mean,
     name_of,
-    ratio_distances,
+    row_measures,
     text_of,
     time_ranges,
 )
 from episodes.returns import discounted_returns
 from episodes.storage.ledger import LedgerReader
+from episodes.storage.search.statistics import without_rounding
 from episodes.tokens.names import GROUP, GROUP_ID, LOGP
 from episodes.tracks.stacking import object_array
 
@@ -264,6 +265,9 @@ class UpdateExplanation(Sequence[LearnedStep]):
         "logp_distance" is the mean of |first_logp_difference|: it is close to 0 if the trained model reads the tokens
         that the sampler read.
 
+        If a number is of a part of the steps in any row, the next one is how many of them it is of in each, such as
+        "ratio_distance_rows".
+
         Raises:
             UnknownKey: `group` is not "episode", "agent", "time", "turn" or "worker", or workers were not recorded.
         """
@@ -282,13 +286,15 @@ class UpdateExplanation(Sequence[LearnedStep]):
             labels = self.columns[group].tolist()
         for row, name in enumerate(labels):
             names.setdefault(name, []).append(row)
-        rows = [self._summary(group, name, rows) for name, rows in names.items()]
+        known = {name: np.isfinite(values) for name, values in self._row_measures.items()}
+        partial = {name: is_known for name, is_known in known.items() if not is_known.all()}
+        rows = [self._summary(group, name, rows, partial) for name, rows in names.items()]
         if group == "time":
             return sorted(rows, key=lambda row: int(row[group].split("-")[0]))
         return sorted(rows, key=lambda row: -row["share"])
 
-    def _summary(self, group: str, name: Any, rows: list[int]) -> dict[str, Any]:
-        """Return the row of `by` for one group."""
+    def _summary(self, group: str, name: Any, rows: list[int], partial: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Return the row of `by` for one group. `partial` has the numbers that not all steps have, and which do."""
         means = {key: mean(column[rows]) for key, column in self.columns.items() if key not in (*_FACTS, *_NO_MEANS)}
         heads = {"episode": name[0], "t": name[1]} if group == _TURN else {group: name}
         agents = {agent for agent in self.columns["agent"][rows].tolist() if agent is not None}
@@ -298,17 +304,23 @@ class UpdateExplanation(Sequence[LearnedStep]):
             workers = {worker for worker in self.columns[WORKER][rows].tolist() if np.isfinite(worker)}
             heads[WORKER] = ", ".join(f"{worker:.0f}" for worker in sorted(workers)) or None
         share = float(np.nansum(self.columns["share"][rows]))
-        return {**heads, "steps": len(rows), "share": share, **means, **self._distances(rows)}
+        numbers = {}
+        for key, value in {**means, **self._distances(rows)}.items():
+            numbers[key] = value
+            if key in partial:
+                numbers[f"{key}{ROWS}"] = int(partial[key][rows].sum())
+        return {**heads, "steps": len(rows), "share": share, **numbers}
+
+    @cached_property
+    def _row_measures(self) -> dict[str, np.ndarray]:
+        return row_measures(self.columns)
 
     def _distances(self, rows: Any) -> dict[str, float]:
         """Return those numbers of `by` that are not means of measurements, of the steps with these indices."""
-        columns, result = {key: column[rows] for key, column in self.columns.items()}, {}
-        if "first_ratio" in columns:
-            result["ratio_distance"] = mean(ratio_distances(columns))
-        if "first_logp_difference" in columns:
-            result["logp_distance"] = mean(np.abs(columns["first_logp_difference"]))
-        if "advantage" in columns and self.value_errors is not None:
-            result["advantage_agreement"] = correlation(columns["advantage"], self.value_errors[rows])
+        measures = self._row_measures
+        result = {name: mean(measures[name][rows]) for name in ("ratio_distance", "logp_distance") if name in measures}
+        if "advantage" in self.columns and self.value_errors is not None:
+            result["advantage_agreement"] = correlation(self.columns["advantage"][rows], self.value_errors[rows])
         return result
 
     def table(self, limit: int = _MOST_SHOWN) -> tuple[list[str], list[list[str]]]:
@@ -358,13 +370,13 @@ class UpdateExplanation(Sequence[LearnedStep]):
         numbers: dict[str, float] = {"steps": len(self), "episodes": len(ids)}
         numbers |= {name: mean(columns[name]) for name in (LOSS, "clipped") if name in columns}
         if "ratio" in columns:
-            ratios = np.clip(columns["ratio"], LIMITS.tiny, LIMITS.max)
-            numbers["kl"] = mean(ratios - 1 - np.log(ratios))
+            numbers["kl"] = mean(self._row_measures["kl"])
         numbers |= self._distances(np.arange(len(self)))
         if self.value_errors is not None:
             known = np.isfinite(self.value_errors)
-            spread = float(np.var(columns["value_target"][known])) if known.any() else 0.0
-            share = float(np.var(self.value_errors[known])) / spread if spread else float("nan")
+            targets = columns["value_target"][known]
+            std = float(without_rounding(targets.std(), targets.min(), targets.max())) if len(targets) else 0.0
+            share = float(np.var(self.value_errors[known])) / std**2 if std else float("nan")
             numbers["explained_variance"] = 1 - share
         return numbers
 
@@ -372,7 +384,8 @@ class UpdateExplanation(Sequence[LearnedStep]):
         """Return the counts, int64 [n], and edges, float64 [n + 1], of a histogram of the finite values of a column.
 
         All values are counted. If few of them are far away, the first and the last bin reach to them, and the other
-        bins have equal widths. Without finite values, both arrays are empty.
+        bins have equal widths. Whole numbers have a bin each, or bins of equally many if more than 64 numbers are near:
+        then `num_bins` has no effect, and the edges are halves. Without finite values, both arrays are empty.
 
         Raises:
             UnknownKey: there is no such column of numbers.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import floor, log10
+from math import ceil, floor, log10
 from typing import Any
 
 import numpy as np
 
 from episodes.inspect import formatting
+from episodes.inspect.scales import MOST_EXACT, are_whole, width_of_whole_bins
+from episodes.storage.search.statistics import without_rounding
 
 TOKEN = "token"  # measurement of algorithms whose rows are tokens
 WORKER = "worker"  # measurement of a ledger of a group of runners
@@ -19,6 +21,7 @@ NAMES = {
     "share": "share of loss",
     "steps": "rows",
     "ratio_distance": "mean |log ratio|",
+    "ratio_distance_rows": "first-step rows",
     "logp_distance": "mean |logp difference|",
     "advantage_agreement": "correlation of advantages",
     "first_value": "value",
@@ -42,7 +45,16 @@ def histogram(values: np.ndarray, num_bins: int) -> tuple[np.ndarray, np.ndarray
         return np.zeros(0, np.int64), np.zeros(0)
     low, high = float(values.min()), float(values.max())
     near, far = np.quantile(values, [0.005, 0.995])
-    if far > near and high - low > 3 * (far - near):
+    is_far = far > near and high - low > 3 * (far - near)
+    if are_whole(values) and max(-low, high) < MOST_EXACT / 2:  # where the halves between them are exact
+        if not is_far or width_of_whole_bins(low, high) == 1:
+            near, far = low, high
+        near, far = floor(near), ceil(far)
+        width = width_of_whole_bins(near, far)
+        inner = near - 0.5 + width * np.arange(-(-(far - near + 1) // width) + 1)
+        edges = np.concatenate([[low - 0.5] * int(low < near), inner, [high + 0.5] * int(high > inner[-1])])
+        return np.histogram(values, edges)[0], edges
+    if is_far:
         edges = np.concatenate([[low], np.linspace(near, far, num_bins - 1), [high]])
     elif high > low:
         edges = np.linspace(low, high, num_bins + 1)
@@ -209,7 +221,8 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
     """Return the correlation of two columns, or NaN if one is constant."""
     known = np.isfinite(a) & np.isfinite(b)
     a, b = a[known], b[known]
-    if len(a) < 2 or not a.std() or not b.std():
+    spreads = [without_rounding(x.std(), x.min(), x.max()) if len(x) else 0.0 for x in (a, b)]
+    if len(a) < 2 or not all(spreads):
         return float("nan")
     return float(np.corrcoef(a, b)[0, 1])
 
@@ -223,6 +236,34 @@ def text_of(name: str, value: Any) -> str:
     return "" if value is None else formatting.clipped(value, 32)
 
 
+ROWS = "_rows"  # end of the name of the number of rows that a mean is of
+
+
+def row_measures(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return for each number of groups and updates the values of the rows that it is computed from, [n] each. Rows that
+    do not count are NaN or infinite.
+
+    The numbers are means of the measurements, "kl", and those that `UpdateExplanation.by` describes. Those of values
+    against their targets are not means: what is finite tells which rows they have.
+    """
+    result = {name: column for name, column in columns.items() if column.dtype.kind == "f"}
+    if "ratio" in columns:
+        ratios = np.clip(columns["ratio"], LIMITS.tiny, LIMITS.max)
+        result["kl"] = ratios - 1 - np.log(ratios)
+    if "first_ratio" in columns:
+        result["ratio_distance"] = ratio_distances(columns)
+    if "first_logp_difference" in columns:
+        result["logp_distance"] = np.abs(columns["first_logp_difference"])
+    if {"first_value", "value_target"} <= columns.keys():
+        with np.errstate(all="ignore"):  # of infinities
+            result["explained_variance"] = columns["value_target"] - columns["first_value"]
+            if "advantage" in columns:
+                result["advantage_agreement"] = columns["advantage"] + 0 * result["explained_variance"]
+    return result
+
+
 def name_of(column: str, is_of_tokens: bool = False) -> str:
     """Return the name of a column on a page, of steps or of tokens."""
+    if column.endswith(ROWS) and column not in NAMES:
+        return f"rows of {name_of(column.removesuffix(ROWS), is_of_tokens)}"
     return "turn" if column in ("t", "time") and is_of_tokens else NAMES.get(column, column.replace("_", " "))

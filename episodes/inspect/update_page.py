@@ -17,7 +17,7 @@ from episodes.inspect.run_findings import RunFinding
 from episodes.inspect.run_findings_page import course_html
 from episodes.inspect.training_page import CSVFile, with_updates
 from episodes.inspect.update_explanation import UpdateExplanation, chunks_by_id, explain_update, stored_episodes
-from episodes.inspect.update_measures import AGREES, FAR, STEP_MEASURES, Limit, step_measures, words_of_step
+from episodes.inspect.update_measures import AGREES, FAR, STEP_MEASURES, Limit, name_of, step_measures, words_of_step
 from episodes.inspect.update_tables import Address, body_of, link_to, page_of, rows_beyond
 from episodes.storage.ledger import LedgerReader
 from episodes.storage.runs import is_run, read_run
@@ -85,7 +85,7 @@ def update_page(
     shown = [one for one in here if shows(one, explanation.update)]
     limits = [limit for one in shown if (limit := limit_of(one)) is not None]
     found = "".join(_finding(one, explanation, query, page) for one in here) or (
-        "<p class=note>Nothing stands out in the updates of this run.</p>"
+        "<p class=verdict><b>Nothing stands out</b> in the updates of this run.</p>"
     )
     body = body_of(
         explanation,
@@ -212,10 +212,15 @@ def _finding(one: RunFinding, explanation: UpdateExplanation, query: str, page: 
         words += ", the update that shows it best"
     if not one.course and is_here:
         words += f'; <a href="#{one.table}">see the table</a>'
+    name, by = STEP_MEASURES.get(one.measure, ""), ""
+    if is_here and name in step_measures(explanation.columns):
+        way = "ascending" if (limit := limit_of(one)) is not None and limit.is_least else "descending"
+        order = urlencode({"steps.sort": f"{name} {way}"}, quote_via=quote)
+        by = f' See the <a href="{escape(query + "&" if query else "?")}{order}#steps">steps by {name_of(name)}</a>.'
     return (
         f'<div class="finding{"" if is_here else " weak"}" data-table="{one.table}" data-kind="{one.kind}">'
         f"<p><b>{escape(one.title)}</b>: {escape(clipped(one.text, 500))}.</p>"
-        f"<p><strong>{words}.</strong>{_stored_step(one, explanation, page) * is_here}</p>"
+        f"<p><strong>{words}.</strong>{_stored_step(one, explanation, page) * is_here}{by}</p>"
         f"<p class=todo>To do: {escape(one.advice)}.</p>"
         f"{course_html(replace(one, update=update), lambda n: f'{n}{query}#{one.table}')}</div>"
     )

@@ -18,13 +18,16 @@ from episodes.inspect.conversation import Decode
 from episodes.inspect.formatting import brief_id, clipped, counted, number, page_id
 from episodes.inspect.html import template_file, templates
 from episodes.inspect.update_measures import (
+    FAR,
     LIMITS,
+    ROWS,
     STEP_MEASURES,
     TOKEN,
     WORKER,
     Limit,
     histogram,
     name_of,
+    row_measures,
     step_measures,
     text_of,
     time_ranges,
@@ -49,10 +52,12 @@ MEANINGS = {
     "time": "steps since the beginning of the episode",
     "ratio_distance": "mean |log(first ratio)| of the rows of the first gradient step: 0 if the policy that acted is "
     "the one that learns",
+    "ratio_distance_rows": "rows of the first gradient step, of which mean |log ratio| is the mean",
     "advantage_agreement": "correlation of the advantages with value target minus value: close to 1 if they are right",
     "logp_distance": "mean difference of the sampler's and the trainer's log-probabilities: close to 0",
     "kl": "mean of ratio - 1 - log(ratio): an estimate of how far the learning policy moved from the acting one",
-    "explained_variance": "1 if values equal their targets, 0 if they are no better than a constant",
+    "explained_variance": "1 if values at the first gradient step of each row equal their targets, 0 if they are no "
+    "better than a constant",
     "times_learned": "number of rows, of this and earlier updates, with the step",
     "advantage": "as the policy loss used it",
     "first_value": "value (or Q-value) at the first gradient step with the row",
@@ -83,24 +88,13 @@ MEANINGS = {
 }
 """Meanings of the columns."""
 
-TILES = {
-    "steps": ("rows", "", ""),
-    "episodes": ("episodes with rows, finished or not", "", ""),
-    "loss": ("|loss| per row, summed over gradient steps", "loss", "loss, mean over minibatches of all epochs"),
-    "clipped": (
-        "rows without a gradient, since clipped",
-        "clip_fraction",
-        "ratios beyond the limits, mean over minibatches of all epochs",
-    ),
-    "kl": ("KL of the mean ratio of each row", "kl", "KL, mean over minibatches of all epochs"),
-    "ratio_distance": ("mean |log ratio| before the first gradient step", "", ""),
-    "explained_variance": (
-        "explained variance at the first gradient step of each row",
-        "explained_variance",
-        "explained variance by values before the update",
-    ),
+LOGGED = {
+    "loss": ("loss", "loss, mean over minibatches of all epochs"),
+    "clipped": ("clip_fraction", "ratios beyond the limits, mean over minibatches of all epochs"),
+    "kl": ("kl", "KL, mean over minibatches of all epochs"),
+    "explained_variance": ("explained_variance", "explained variance by values before the update"),
 }
-"""Names of the numbers of an update on its page, the metrics that runs log of the same quantity, and what those are."""
+"""Metrics that runs log of the same quantity as the numbers of an update, and what they are."""
 _FIRST = (
     *("episode", "agent", "time", "worker", "t", "token", "token_id", "text", "group", "steps"),
     *(*STEP_MEASURES.values(), "share"),
@@ -176,9 +170,9 @@ def body_of(
         logged: metrics that the run logged for the update, by name.
         decode: function from a list of token ids to text.
         unfolded: names of tables of groups that are unfolded at first, such as "by-time".
-        limits: limits of the findings that the update shows. Rows beyond them are marked, and the steps are sorted by
-            the first one. If only tables of episodes or turns are in `unfolded`, those of times, agents and workers in
-            which some rows are beyond a limit, and others are not, are unfolded, too.
+        limits: limits of the findings that the update shows. Rows beyond them are marked, and the columns of steps that
+            tell which steps show them are drawn. If only tables of episodes or turns are in `unfolded`, those of times,
+            agents and workers in which some rows are beyond a limit, and others are not, are unfolded, too.
         prefix: of the ids of the sections, if a page has several updates.
     """
     is_of_tokens = TOKEN in explanation.columns
@@ -209,10 +203,10 @@ def body_of(
         shown |= dict.fromkeys(rows[0] if rows else ())
     steps, names = _steps(explanation, address, limit, limits, note, decode, f"{prefix}steps")
     shown |= dict.fromkeys(names)
-    summary = _summary(explanation, settings or {}, logged or {}, [*limits, *usual])
+    summary = _summary(explanation, settings or {}, logged or {}, [*limits, *usual], prefix)
     drawn = _charts(explanation, settings or {}, marks, limits)
     columns = f'<section id="{prefix}columns">{legend([*_SUMMARY, *shown])}</section>'
-    return "".join([summary, found, *opened, drawn, *folded, steps, columns])
+    return "".join([found, *opened, summary, drawn, *folded, steps, columns])
 
 
 def _of_table(limits: Iterable[Limit], name: str) -> list[Limit]:
@@ -246,8 +240,8 @@ def _steps(
     decode: Decode | None,
     anchor: str,
 ) -> tuple[str, list[str]]:
-    """Return the section of the steps as HTML, and the names of its columns. The steps are sorted by the column that
-    tells best which of them are beyond the first limit. `anchor` is the id of the section.
+    """Return the section of the steps as HTML, and the names of its columns. The steps are sorted by their share of the
+    loss. `anchor` is the id of the section.
     """
     is_of_tokens, num = TOKEN in explanation.columns, len(explanation)
     chosen = np.arange(num) < limit
@@ -260,13 +254,8 @@ def _steps(
     rows = rows[np.argsort(rows >= limit, kind="stable")][: 2 * limit]
     words = counted(num, "row") if len(rows) == num else f"{len(rows):,} of {num:,} rows, with the largest shares"
     words += " and those of episodes that are stored or stand out" * (limit < len(rows) < num)
+    rows.sort()
     measures = {key: column[rows] for key, column in step_measures(explanation.columns).items()}
-    sorted_by = [name for one in limits if (name := STEP_MEASURES.get(one.measure)) in measures][:1] or ["share"]
-    is_least = sorted_by[0] != "share" and limits[0].is_least
-    if sorted_by[0] != "share":
-        sizes = measures[sorted_by[0]] * (1 if is_least else -1)
-        order = np.argsort(np.where(np.isfinite(sizes), sizes, np.inf), kind="stable")
-        rows, measures = rows[order], {key: column[order] for key, column in measures.items()}
     part = replace(explanation, columns={name: column[rows] for name, column in explanation.columns.items()})
     columns = {name: [None] * len(rows) for name in explanation.rows(0)} | part.rows(len(rows), decode)
     columns |= {name: column.tolist() for name, column in measures.items()}
@@ -278,36 +267,40 @@ def _steps(
         columns,
         links,
         missing=_NOT_STORED,
-        order=(sorted_by[0], "ascending" if is_least else "descending"),
         is_of_tokens=is_of_tokens,
         hidden=[name for name in measures if name not in wanted],
     )
-    words += f", sorted by {'share of the loss' if sorted_by[0] == 'share' else name_of(sorted_by[0])}."
+    words += ", sorted by share of the loss."
     heading = "Tokens" if is_of_tokens else "Steps"
     html = f'<section id="{anchor}"><h2>{heading}</h2><div class=note>{escape(words)} {note}</div>{table}</section>'
     return html, list(columns)
 
 
 def _summary(
-    explanation: UpdateExplanation, settings: Mapping[str, float], logged: Mapping[str, float], limits: Iterable[Limit]
+    explanation: UpdateExplanation,
+    settings: Mapping[str, float],
+    logged: Mapping[str, float],
+    limits: Iterable[Limit],
+    prefix: str,
 ) -> str:
     """Return the numbers of the whole update as HTML, with what the run logged of the same quantities."""
-    tiles, used = [], set()
+    tiles, used, measures, num = [], set(), row_measures(explanation.columns), len(explanation)
     numbers = explanation.summary()
     if "logp_distance" in numbers:
         numbers.pop("ratio_distance", None)  # nearly the same
     beyond = {one.measure for one in limits if one.measure in numbers and one.passed_by(numbers[one.measure])}
     for name, value in numbers.items():
-        text = own = f"{value:,}" if isinstance(value, int) else _text(name, value)
-        words, metric, meaning = TILES.get(name, (name_of(name), "", ""))
-        beside = ""
+        text = f"{value:,}" if isinstance(value, int) else _text(name, value)
+        count = int(np.isfinite(measures[name]).sum()) if name in measures else num
+        beside, meaning = f"<small>{_part_of(count, num)}</small>" * (count < num), meaning_of(name)
+        metric, of_metric = LOGGED.get(name, ("", ""))
         if metric in logged:
             used.add(metric)
-            beside = f"<small>{escape(words)}: <b>{escape(own)}</b></small>"
-            text = text_of("share" if metric == "clip_fraction" else metric, logged[metric])
-            words = f"{meaning}, as logged"
+            shown = text_of("share" if metric == "clip_fraction" else metric, logged[metric])
+            beside += f"<small>logged: <b>{escape(shown)}</b></small>"
+            meaning += f". Logged: {of_metric}"
         tiles.append(
-            f'<div title="{escape(MEANINGS.get(name, ""))}"><dt>{escape(words)}</dt>'
+            f'<div title="{escape(_sentence(meaning))}"><dt>{escape(name_of(name))}</dt>'
             f'<dd data-name="{name}"{" class=stands" * (name in beyond)}>{escape(text)}</dd>{beside}</div>'
         )
     others = {name: value for name, value in logged.items() if name not in used}
@@ -316,8 +309,27 @@ def _summary(
         for title, values in (("Also logged", others), ("Settings", settings))
         if values
     ]
-    note = f"<p class=note>{escape(' '.join(notes))}</p>" if notes else ""
-    return f'<dl class="numbers">{"".join(tiles)}</dl>{note}'
+    if used:
+        notes.insert(0, "Logged: means over minibatches, as curves show them.")
+    words = f"{escape(' '.join(notes))} " + f'<a href="#{prefix}columns">What the names mean</a>'
+    return f'<dl class="numbers">{"".join(tiles)}</dl><p class=note>{words.strip()}.</p>'
+
+
+def _part_of(count: int, num: int) -> str:
+    """Return of how many of the rows of an update a number is, as text."""
+    return f"{count:,} of {counted(num, 'row')}"
+
+
+def _sentence(text: str) -> str:
+    """Return a text with a capital."""
+    return text[:1].upper() + text[1:]
+
+
+def meaning_of(name: str) -> str:
+    """Return the meaning of a column, "" if it has none."""
+    if name.endswith(ROWS) and name not in MEANINGS:
+        return f"number of rows that {name_of(name.removesuffix(ROWS))} is computed from; others have not measured it"
+    return MEANINGS.get(name, "")
 
 
 def _charts(
@@ -349,7 +361,15 @@ def _charts(
             marked = np.histogram(values[chosen & is_finite], edges)[0]
         parts.append(
             charts.bars(
-                name_of(name).capitalize(), counts, edges, marked, clip * (name == "ratio"), note, words, column=name
+                name_of(name).capitalize(),
+                counts,
+                edges,
+                marked,
+                clip * (name == "ratio"),
+                note,
+                words,
+                column=name,
+                num_rows=len(values),
             )
         )
     if {"first_ratio", "first_gradient_step"} <= columns.keys():
@@ -359,7 +379,10 @@ def _charts(
             "Right: gradient step at which rows were first used. Up: their mean",
         )
         title = "|log first ratio| by gradient step"
-        parts.append(charts.means(title, steps, np.abs(np.log(ratios)), "first_gradient_step", note))
+        known = steps[np.isfinite(steps) & np.isfinite(ratios)]
+        has_limit = TOKEN not in columns and bool(len(known)) and known.min() == 0
+        sizes = np.abs(np.log(ratios))
+        parts.append(charts.means(title, steps, sizes, "first_gradient_step", note, FAR if has_limit else None))
     if explanation.value_errors is not None:
         names = ("value", "value target"), ("first_value", "value_target")
         values, targets = columns["first_value"], columns["value_target"]
@@ -463,9 +486,30 @@ def _group_table(
     words = (
         f"{' '.join(notes)} {order}{left} Numbers are means over the rows, except for counts, shares and correlations."
     )
+    parts = [name.removesuffix(ROWS) for name in names if name.endswith(ROWS)]
+    if parts:
+        known = {name: np.isfinite(values).sum() for name, values in row_measures(explanation.columns).items()}
+        told = ", ".join(f"{name_of(name)}: {_part_of(known[name], len(explanation))}" for name in parts)
+        words += f" Not of all rows: {told}."
     led = {i for i, row in enumerate(rows) if led_to(row)}
-    table = table_html(columns, links, marks, _NOT_AT_FIRST, sorted_by, is_of_tokens, led)
+    tests = [_test_of(group, row) for row in rows]
+    table = table_html(columns, links, marks, _NOT_AT_FIRST, sorted_by, is_of_tokens, led, tests=tests)
     return f"<p class=note>{escape(words.strip())}</p>{table}"
+
+
+def _test_of(group: str, row: Mapping[str, Any]) -> str:
+    """Return the filter of the steps of a row of `by`, "" if it has no name."""
+    if group == "time":
+        ends = row[group].split("-")
+        return f"t >= {ends[0]} and t <= {ends[-1]}" if len(ends) > 1 else f"t == {ends[0]}"
+    tests = []
+    for name in ("episode", "t") if group == "turn" else (group,):
+        value = row[name]
+        if value is None or (isinstance(value, str) and "'" in value and '"' in value):
+            return ""
+        quote_ = '"' if "'" in str(value) else "'"
+        tests.append(f"{name} == {quote_}{value}{quote_}" if isinstance(value, str) else f"{name} == {value}")
+    return " and ".join(tests)
 
 
 def link_to(
@@ -498,6 +542,7 @@ def table_html(
     is_of_tokens: bool = False,
     led: Collection[int] = (),
     hidden: Collection[str] = (),
+    tests: Sequence[str] = (),
 ) -> str:
     """Return a table that can be sorted and filtered as HTML.
 
@@ -513,10 +558,12 @@ def table_html(
         is_of_tokens: whether the rows are tokens, so that their times are turns.
         led: the rows to which findings lead.
         hidden: columns that only filters know.
+        tests: filter of the steps of each row, "" for none, if the rows are groups.
     """
     num = len(links)
     marked = {name for _, name in marks}
     first = [*_FIRST[:-1], *sorted(marked - {*_FIRST}, key=[*columns].index), _FIRST[-1]]
+    first = [name for one in first for name in (one, one + ROWS)]
     names = sorted(columns, key=lambda name: first.index(name) if name in first else len(first))
     texts = {name: [_text(name, value) for value in columns[name]] for name in names}
     absent = [name for name in names if num and all(text == _MISSING for text in texts[name])]
@@ -563,7 +610,7 @@ def table_html(
     head = "".join(
         f'<th scope="col" data-name="{name}" class="{"text" if is_text[name] else ""}" '
         f'aria-sort="{order[1] if order is not None and name == order[0] else "none"}">'
-        f'<button type="button" title="{escape(MEANINGS.get(name, ""))}">{escape(labels[name])}</button></th>'
+        f'<button type="button" title="{escape(meaning_of(name))}">{escape(labels[name])}</button></th>'
         for name in drawn
     )
     lines = []
@@ -583,7 +630,8 @@ def table_html(
             if name == "share":
                 tag += f' style="--part:{100 * float(value or 0) / most:.1f}%"'
             tags.append(f"<td{tag}>{label}")
-        lines.append(f"<tr{' class=led' * (i in led)}>{''.join(tags)}")
+        test = f' data-test="{escape(tests[i])}"' if tests and tests[i] else ""
+        lines.append(f"<tr{' class=led' * (i in led)}{test}>{''.join(tags)}")
     note = " ".join(filter(None, notes))
     below = f'<p class="note below">{escape(note)}</p>' if note else ""
     others = {name: columns[name] for name in names if name in left_out and name not in absent}
@@ -650,9 +698,9 @@ def _exact(value: Any) -> str:
 def legend(names: Iterable[str]) -> str:
     """Return the meaning of each column as HTML."""
     lines = "".join(
-        f"<dt>{escape(name_of(name))} <code>{escape(name)}</code></dt><dd>{escape(MEANINGS[name])}</dd>"
+        f"<dt>{escape(name_of(name))} <code>{escape(name)}</code></dt><dd>{escape(meaning_of(name))}</dd>"
         for name in dict.fromkeys(names)
-        if name in MEANINGS
+        if meaning_of(name)
     )
     words = "<h2>Columns</h2> what the names mean, and how filters call them"
     return f"<details><summary>{words}</summary><dl>{lines}</dl></details>"

@@ -22,6 +22,7 @@ from episodes.inspect.downsampling import stacked_items
 from episodes.inspect.formatting import number
 from episodes.inspect.html_report import _lanes, episode_data, of_games
 from episodes.inspect.page_messages import encode
+from episodes.inspect.scales import MOST_EXACT, MOST_WHOLE_BINS
 from episodes.inspect.schema import read_schema
 from episodes.inspect.series import Series, of_tracks
 from episodes.inspect.sparklines import UNITS, WIDTH, Axis
@@ -282,11 +283,11 @@ def test_histogram_of_whole_numbers_has_bins_of_equally_many_numbers(values: lis
     array = np.array(values, dtype)
     bins = sparklines.histogram_bins(Series("x", "rewards", array, len(array)), 0)
     assert (bins.low, bins.high, bins.counts.sum()) == (array.min(), array.max(), len(values))
-    if max(map(abs, values)) >= sparklines.MOST_EXACT or max(values) - min(values) >= sparklines.MOST_EXACT:
+    if max(map(abs, values)) >= MOST_EXACT or max(values) - min(values) >= MOST_EXACT:
         assert bins.width == 0
         return
     span = max(values) - min(values) + 1
-    assert bins.width == -(-span // sparklines.MOST_WHOLE_BINS)
+    assert bins.width == -(-span // MOST_WHOLE_BINS)
     expected = [0] * -(-span // bins.width)
     for value, count in zip(*np.unique(values, return_counts=True), strict=True):
         expected[(int(value) - min(values)) // bins.width] += int(count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -236,7 +237,7 @@ def test_lanes_are_shared_among_agents_and_name_what_is_left_out(tmp_path: Path,
     page.get_by_role("button", name="b/observations/hand").click()
     assert len(page.evaluate(labels, "b")) == 57
     page.locator("#picker summary").click()
-    page.get_by_label("search tracks").fill("c/observations/TRICK")
+    page.get_by_label("search lanes").fill("c/observations/TRICK")
     assert page.locator("#picker label:visible").all_inner_texts() == [f"c/observations/trick[{k}]" for k in range(3)]
 
 
@@ -475,3 +476,33 @@ def test_bars_of_amounts_begin_at_zero_on_the_scale_of_their_column(tmp_path: Pa
             assert ends == pytest.approx(expected, abs=0.06)
 
     check()
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize("sought", ["return > 2", "e3", "colour > 1", ""])
+@pytest.mark.parametrize("ending", ["", "truncated"])
+def test_episode_that_the_table_leaves_out_says_so(sought: str, ending: str, tmp_path: Path, tab: Tab) -> None:
+    data = write(tmp_path / "data", [plain([float(n)], id_=f"e{n}") for n in range(4)])
+    page = tab.open(report(data))
+    told = page.locator("#apart")
+    for n in (1, 3):
+        page.locator("#words").fill("")
+        page.select_option("#ending", "")
+        page.locator("#body tr", has_text=f"e{n}").first.click()
+        page.locator("#episode h2", has_text=f"e{n}").wait_for()
+        assert told.text_content() == ""
+        page.locator("#words").fill(sought)
+        page.select_option("#ending", ending)
+        is_out = (sought in ("return > 2", "e3") and n != 3) or bool(ending)
+        is_listed = page.evaluate("(n) => order.includes(n)", n)
+        assert is_listed != is_out
+        names = [f"the filter {sought}"] * (sought not in ("", "colour > 1")) + [f"the ending {ending}"] * bool(ending)
+        words = f"This episode is not in the table: it does not match {' and '.join(names)}."
+        assert told.text_content() == words * is_out
+
+
+@WITH_BROWSER
+def test_lanes_are_called_lanes(tmp_path: Path, tab: Tab) -> None:
+    page = tab.open(report(write(tmp_path / "data", [plain([1.0])])))
+    page.locator("#body tr").first.click()
+    assert re.fullmatch(r"(\d+) of \1 lanes", page.locator("#picker summary").inner_text())

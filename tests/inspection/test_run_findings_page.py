@@ -120,7 +120,7 @@ def test_curves_mark_the_update_of_a_finding_and_open_it(tmp_path: Path, tab: Ta
         page.select_option("#x", "update")
         box = figure.locator("svg").bounding_box()
         page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 20)
-        assert figure.locator(".values").inner_text() == "0.15 update 2, smoothed, click opens update 2"
+        assert figure.locator(".values").inner_text() == "0.15\nupdate 2, smoothed, click opens update 2"
         page.mouse.click(box["x"] + 0.9 * box["width"], box["y"] + 20)
         page.locator("h1", has_text="Update 2").wait_for()
         page.locator("nav a").first.click()
@@ -173,3 +173,24 @@ def test_each_page_of_a_run_knows_its_newest_updates(
             monkeypatch.setattr(run_findings_page, "monotonic", partial(next, count(update * 1000.0, 0.001)))
             ledger.note(update, {"obs": np.arange(4.0)}, measured={"loss": np.arange(4)})
             assert known(findings) == (1, update)
+
+
+def test_runs_with_findings_are_first_and_others_are_one_line(tmp_path: Path) -> None:
+    for name in ("bad", "good"):
+        (tmp_path / name).mkdir()
+    runs = [signs(tmp_path / "good", False), signs(tmp_path / "bad", True)]
+    html = LiveFindings(runs).html()
+    assert re.findall(r'<details class="out" data-run="(\d)"[^>]*?( open)?><summary>', html) == [
+        ("1", " open"),
+        ("0", ""),
+    ]
+
+
+@pytest.mark.parametrize("what", ["settings", "weights"])
+def test_hashes_of_both_sides_are_in_the_title_alone(what: str) -> None:
+    html = divergence_html(Difference(3, "", None, what, "1eac7c94fe3b1129", "031deb88d8215e26", 9), ("a", "b"))
+    shown = re.sub(r'title="[^"]*"', "", html)
+    for text in ("1eac7c94fe3b1129", "031deb88d8215e26"):
+        assert text in html
+        assert text not in shown
+    assert f"update 3: {what} differ" in shown

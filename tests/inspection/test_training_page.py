@@ -17,6 +17,7 @@ from episode_learners.__main__ import main
 from episode_learners.loggers import CSVLogger
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.inspect.page_server import PageServer
+from episodes.inspect.text_difference import AROUND, MOST_COMPARED, differing_parts, shortened_parts
 from episodes.inspect.training_page import CSVFile, RunFiles
 from episodes.storage.ledger import Ledger
 from episodes.storage.ownership import Owner
@@ -535,3 +536,76 @@ def test_best_test_is_that_of_the_status_or_else_of_the_csv_file(
     write_status(tmp_path, settings={}, stopped_by=None, best_score=status)
     run.read()
     assert run.message()["best"] == best
+
+
+WORDS = st.lists(st.sampled_from(["in", "out", "=", "3", "4", " ", "\n", "(", "<b>", "é"]), max_size=30).map("".join)
+
+
+@given(st.lists(WORDS, min_size=1, max_size=4), WORDS, WORDS, st.integers(1, 9))
+def test_texts_without_the_parts_that_differ_are_equal(texts: list[str], begin: str, end: str, most: int) -> None:
+    texts = [f"{begin} {text} {end}" for text in texts]
+    parts = differing_parts(tuple(texts))
+    assert ["".join(part.text for part in row) for row in parts] == texts
+    assert len({"".join(part.text for part in row if not part.differs) for row in parts}) == 1
+    assert len({*texts}) > 1 or not any(part.differs for row in parts for part in row)
+    for row in parts:
+        for whole, shown in zip(row, shortened_parts(row, most), strict=True):
+            assert shown.differs == whole.differs
+            assert len(shown.text) <= (most if whole.differs else 2 * AROUND) + 1
+            start, _, stop = shown.text.partition("…")
+            assert whole.text == shown.text or (whole.text.startswith(start) and whole.text.endswith(stop))
+
+
+def test_texts_that_are_long_differ_after_the_words_that_are_compared() -> None:
+    """And take no longer, though all their words are frequent."""
+    a, b = (f"{'x ' * 5 * MOST_COMPARED}{n} {f'{n} y ' * MOST_COMPARED}{'z ' * MOST_COMPARED}" for n in (1, 2))
+    for text, row in zip((a, b), differing_parts((a, b)), strict=True):
+        rest = "".join(part.text for part in row[-2:])
+        assert [part.differs for part in row[-2:]] == [True, False]
+        assert rest == text[-len(rest) :]
+        assert row[0] == ("x " * 5 * MOST_COMPARED, False)
+
+
+@WITH_BROWSER
+def test_runs_of_other_environments_say_so_and_settings_mark_what_differs(tmp_path: Path, tab: Tab) -> None:
+    layers = "Linear(in_features={}, out_features=64, bias=True) " + "Tanh() " * 40 + "<b>"
+    given_ = {"a": ("Line-v0", 3, {}), "b": ("CartPole-v1", 4, {}), "c": ("CartPole-v1", 4, {"env_kwargs.length": 2})}
+    for name, (env, size, more) in given_.items():
+        with run_folder(tmp_path / name, 0) as logger:
+            logger.describe({"configuration": {"algo": "ppo", "env": env, "policy": layers.format(size), **more}})
+    with served(*(tmp_path / name for name in given_)) as server:
+        page = tab.open(server.url)
+        told = page.locator("#unlike")
+        names = "Line-v0; CartPole-v1; CartPole-v1 with length=2"
+        assert told.inner_text() == f"3 environments: {names}: returns are not comparable"
+        page.locator("#settings summary").click()
+        row = page.locator("#settings tr.differs", has_text="policy")
+        assert row.locator("mark").all_inner_texts() == ["3", "4", "4"]
+        assert all("in_features=" in text and "…" in text for text in row.locator("td").all_inner_texts())
+        page.get_by_role("checkbox", name="a").uncheck()
+        assert told.inner_text().startswith("2 environments: ")
+        page.get_by_role("checkbox", name="b").uncheck()
+        assert told.inner_text() == ""
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize("width", [400, 1400])
+def test_reading_a_chart_moves_nothing(width: int, tmp_path: Path, tab: Tab) -> None:
+    for n, name in enumerate(("first", "second")):
+        with CSVLogger(tmp_path / name) as logger, Ledger(tmp_path / name / "ledger", every=1) as ledger:
+            for k in range(12):
+                logger.log("update", {"num_updates": k + 1, "loss": 1 / (k + 1)}, 1000 * k * (n + 1))
+                ledger.note(k + 1, {"obs": np.arange(4.0)}, measured={"loss": np.arange(4)})
+    tab.page.set_viewport_size({"width": width, "height": 900})
+    with served(tmp_path / "first", tmp_path / "second") as server:
+        page = tab.open(server.url)
+        page.locator("#findings [data-updates]").first.wait_for()
+        figure = page.locator("figure[data-metric='update/loss']")
+        svg = figure.locator("svg")
+        height = "(one) => [one.offsetHeight, document.documentElement.scrollHeight]"
+        before, texts = figure.evaluate(height), set()
+        for _ in range(12):
+            svg.press("ArrowRight")
+            assert figure.evaluate(height) == before
+            texts.add(figure.locator(".values").inner_text().split("click opens update ")[1].split(" of ")[1])
+        assert texts & {"first", "second"}

@@ -22,11 +22,12 @@ from episodes.inspect import update_charts as charts
 from episodes.inspect.formatting import number
 from episodes.inspect.run_findings import RunFinding
 from episodes.inspect.run_findings_page import LiveFindings
+from episodes.inspect.scales import MOST_WHOLE_BINS
 from episodes.inspect.update_explanation import UpdateExplanation
-from episodes.inspect.update_measures import STEP_MEASURES, Limit, name_of, step_measures
+from episodes.inspect.update_measures import ROWS, STEP_MEASURES, Limit, name_of, row_measures, step_measures
 from episodes.inspect.update_page import shows, update_page
 from episodes.inspect.update_rows import UpdateRow
-from episodes.inspect.update_tables import MEANINGS, body_of, page_of, rows_beyond
+from episodes.inspect.update_tables import MEANINGS, body_of, meaning_of, page_of, rows_beyond
 from episodes.storage.ledger import Ledger
 from tests.inspection.test_page import WITH_BROWSER, Tab, browser, tab
 from tests.learners.test_run_findings import FAULTS, tokens
@@ -186,7 +187,13 @@ def test_charts_have_each_row_once(explanation: UpdateExplanation) -> None:
             assert counts.tolist() == reference_counts(finite, edges)
             assert edges[0] <= finite.min()
             assert finite.max() <= edges[-1]
-            assert finite.min() == finite.max() or (edges[0], edges[-1]) == (finite.min(), finite.max())
+            if (finite == finite.round()).all() and np.abs(finite).max() < 2**52:
+                assert (edges % 1 == 0.5).all()  # between whole numbers
+                widths = np.diff(edges)[1:-1]
+                assert len({*widths.tolist()}) < 2
+                assert np.ptp(finite) >= MOST_WHOLE_BINS or (np.diff(edges) == 1).all()
+            else:
+                assert finite.min() == finite.max() or (edges[0], edges[-1]) == (finite.min(), finite.max())
         drawn = charts.bars(name, counts, edges)
         assert [int(n) for n in re.findall(r'data-count="(\d+)"', drawn)] == counts.tolist()
     x, y = explanation.columns["first_value"], explanation.columns["value_target"]
@@ -230,6 +237,53 @@ def test_summary_equals_formulas_row_by_row(explanation: UpdateExplanation) -> N
     assert re.search(rf'data-name="steps"[^>]*>{len(steps)}<', html)
 
 
+GROUPS = ("time", "agent", "worker", "turn", "episode")
+MEANS = ("loss", "clipped", "ratio_distance", "logp_distance", "ratio", "advantage", "first_value")
+
+
+@given(explanations(st.floats(0.125, 8, width=32) | st.just(float("nan"))), st.data())
+def test_means_of_a_part_of_the_rows_tell_how_many(explanation: UpdateExplanation, data: st.DataObject) -> None:
+    """In each place of a number, the page says of how many rows it is, and with them as weights the means agree."""
+    columns, num = explanation.columns, len(explanation)
+    group = data.draw(st.sampled_from([name for name in GROUPS if name in {"time", "turn", *columns}]))
+    logp = data.draw(st.lists(st.floats(-2, 2) | st.just(float("nan")), min_size=num, max_size=num))
+    explanation = replace(explanation, columns={**columns, "first_logp_difference": np.array(logp, np.float64)})
+    known = {
+        "ratio_distance": np.isfinite(columns["first_ratio"]) & (columns["first_gradient_step"] == 0),
+        "logp_distance": np.isfinite(logp),
+        "advantage_agreement": np.isfinite(columns["advantage"] + columns["first_value"] + columns["value_target"]),
+        "explained_variance": np.isfinite(columns["first_value"] + columns["value_target"]),
+        "kl": np.isfinite(columns["ratio"]),
+        **{name: np.isfinite(columns[name]) for name in ("loss", "clipped", "ratio", "advantage", "first_value")},
+    }
+    rows, summary = explanation.by(group), explanation.summary()
+    for name in MEANS:
+        weights = [row.get(f"{name}{ROWS}", row["steps"]) for row in rows]
+        assert sum(weights) == known[name].sum()
+        values = [row[name] for row in rows]
+        if name in summary and sum(weights):
+            total = sum(w * value for w, value in zip(weights, values, strict=True) if w)
+            assert total / sum(weights) == pytest.approx(summary[name])
+    if num:
+        html = body_of(explanation)
+        section = html.split(f'<section id="by-{group}">')[-1].split("</section>")[0] if len(rows) > 1 else ""
+        for name, is_known in known.items():
+            told = f"{is_known.sum()} of {num} row{'s' * (num > 1)}"
+            tile = re.search(rf'<dd data-name="{name}"[^>]*>[^<]*</dd>(<small>[\d, ]*of [^<]*</small>)?', html)
+            if tile is not None:
+                assert tile[1] == (None if is_known.all() else f"<small>{told}</small>")
+            if section and name in rows[0]:
+                assert (f"{name_of(name)}: {told}" in section) == (not is_known.all())
+        for title, name in (
+            ("Ratio", "ratio"),
+            ("Advantage", "advantage"),
+            ("Value against target", "explained_variance"),
+        ):
+            told = f"{known[name].sum()} of {num}" if not known[name].all() else f"{num}"
+            assert not known[name].any() or f"<h2>{title} <span>{told} row" in html
+    assert known.keys() <= row_measures(explanation.columns).keys()
+
+
 @pytest.mark.parametrize("name", ["by-time", "by-agent", "by-worker", "by-turn", "by-episode", "steps"])
 def test_each_column_has_a_meaning(name: str) -> None:
     rng = np.random.default_rng(0)
@@ -247,7 +301,7 @@ def test_each_column_has_a_meaning(name: str) -> None:
     }
     drawn = Reader(body_of(UpdateExplanation(1, "", columns))).tables[name][0]
     assert drawn
-    assert set(drawn) - {"agent"} <= MEANINGS.keys() | {"turn"}
+    assert all(map(meaning_of, set(drawn) - {"agent", "turn"}))
     meaningless = {"token", "first_gradient_step", "first_ratio", "first_logp_difference"}
     assert name == "steps" or not meaningless & set(drawn)
     assert "worker" in drawn
@@ -402,7 +456,13 @@ def test_rows_are_sorted_filtered_and_unfolded(tab: Tab, tmp_path: Path) -> None
         assert sorted(drawn("share")) == sorted(repr(x) for x, is_in in zip(rows["share"], mask, strict=True) if is_in)
         assert page.locator("#steps output").inner_text().startswith(f"{mask.sum()} of 60 rows")
     page.locator("#steps input").fill("colour > 1")
-    assert "unknown column 'colour'" in page.locator("#steps output").inner_text()
+    error = page.locator("#steps output").inner_text()
+    assert "unknown column 'colour'" in error
+    assert error.endswith("; the table still shows worker == 1")
+    assert len(drawn("share")) == (np.array(rows["worker"]) == 1).sum()
+    page.locator("#steps input").fill("")
+    page.locator("#steps input").fill("colour > 1")
+    assert page.locator("#steps output").inner_text().endswith("; the table still shows all rows")
     assert len(drawn("share")) == 60
     assert not page.locator("#by-time table").is_visible()
     page.evaluate("location.hash = 'by-time'")
@@ -490,7 +550,8 @@ def test_numbers_have_the_logged_ones_beside_them(module: str, suffix: str, tmp_
     )
     pages = [update_page(tmp_path, update, module or None, str, "../../") for update in (1, 2)]
     logged = [
-        re.findall(r', as logged</dt><dd data-name="(\w+)"[^>]*>(.*?)</dd><small>[^<]*: <b>', page) for page in pages
+        re.findall(r'<dd data-name="(\w+)"[^>]*>[^<]*</dd>(?:<small>[^<]*</small>)?<small>logged: <b>(.*?)</b>', page)
+        for page in pages
     ]
     assert logged[0] == [
         ("loss", "1.5"),
@@ -516,9 +577,7 @@ def test_large_updates_have_the_largest_steps_and_those_of_stored_episodes_and_b
     shares = [float(row[names.index("share")]) for row in rows]
     few = [*explanation.columns["share"][:10], *explanation.columns["share"][10:][is_in[10:]][:10]]
     assert sorted(shares) == sorted(few)
-    sizes = [float(row[names.index("log_ratio")] or "nan") for row in rows]
-    known = [x for x in sizes if x == x]
-    assert known == sorted(known, reverse=True) == sizes[: len(known)]
+    assert shares == sorted(shares, reverse=True)
 
 
 def test_each_number_of_a_finding_has_a_column_of_steps() -> None:
@@ -564,7 +623,9 @@ def test_filters_know_the_names_of_the_page(tab: Tab, tmp_path: Path) -> None:
                 assert output.inner_text() == f"{count} of {len(rows)} rows" * (count < len(rows)), words
     field, output = page.locator("#steps input"), page.locator("#steps output")
     field.fill("foo > 1")
-    assert {"share of loss", "times learned"} <= {*output.inner_text().split("the columns are ")[1].split(", ")}
+    assert {"share of loss", "times learned"} <= {
+        *output.inner_text().split("the columns are ")[1].split(";")[0].split(", ")
+    }
     of_two = int((explanation.columns["episode"] == IDS[2]).sum())
     for text, count in {
         "episode = 00000002": of_two,
@@ -662,3 +723,57 @@ def test_tables_that_show_a_contrast_are_unfolded(unfolded: tuple[str, ...], exp
     assert "Marked: mean |log ratio| above 0.003, in 1 of 3 rows." in html
     assert "by-time" not in reader.marks
     assert "Not marked, since in 3 of 3 rows: mean |log ratio| above 0.003." in html
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize("group", GROUPS)
+def test_rows_of_groups_filter_the_steps(group: str, tab: Tab, tmp_path: Path) -> None:
+    columns = dict(example().columns)
+    columns["agent"] = np.array(["a", "it's", "<b>", 'a"b'] * 15, object)
+    columns["episode"] = np.array([f"{'share' * (i % 5 == 0)}{IDS[i % 5]}" for i in range(60)], object)
+    if group == "turn":
+        columns["token"] = np.arange(60.0)
+    explanation = UpdateExplanation(1, "", columns)
+    path = tmp_path / "update.html"
+    path.write_text(page_of("Update 1", body_of(explanation, prefix="p-")), encoding="utf-8")
+    page = tab.open(f"{path.as_uri()}#p-by-{group}")
+    page.locator("body[data-ready]").wait_for()
+    counts = [row["steps"] for row in explanation.by(group)]
+    chosen = page.evaluate(
+        """(id) => [...document.querySelectorAll(`${id} tr[data-test]`)].map((row) => {
+            row.querySelector("button").click();
+            return document.querySelector("#p-steps output").textContent;
+        })""",
+        f"#p-by-{group}",
+    )
+    assert len(chosen) == min(len(counts), 20)
+    left = sorted(counts)
+    for text in chosen:
+        left.remove(int(text.removesuffix(" of 60 rows")))
+    assert len(left) == len(counts) - len(chosen)
+
+
+def test_verdict_is_first_and_a_finding_leads_to_the_steps_by_its_number(tmp_path: Path) -> None:
+    from tests.learners.test_run_findings import acting
+
+    folder = acting(tmp_path, True)
+    (finding,) = examine_run(folder)
+    page = update_page(folder, finding.update or 1, None, str, "../../", [finding])
+    places = [page.index(part) for part in ('<div id="found">', f'id="{finding.table}"', '<dl class="numbers">')]
+    assert places == sorted(places)
+    assert 'href="?steps.sort=log_ratio%20descending#steps">steps by |log ratio|</a>' in page
+    names, rows = Reader(page).tables["steps"]
+    shares = [float(row[names.index("share")]) for row in rows]
+    assert shares == sorted(shares, reverse=True)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=6), st.floats(1e-3, 1))
+def test_limit_of_the_first_gradient_step_is_at_its_height(values: list[float], limit: float) -> None:
+    drawn = charts.means("", np.arange(len(values)), np.array(values), "first_gradient_step", "note", limit)
+    line = re.search(r'class="limit" d="M[\d.]+ ([\d.]+)H', drawn)
+    assert f"At 0, a mean above {number(limit)} stands out" in drawn
+    most = max(values) or 1.0
+    assert (line is not None) == (limit <= most)
+    if line is not None:
+        share = (charts.BOTTOM - float(line[1])) / (charts.BOTTOM - charts.TOP)
+        assert share == pytest.approx(limit / most, abs=1e-3)

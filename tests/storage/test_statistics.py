@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from episodes import SingleAgentEpisode
+from episodes.command.track_tables import summarized
 from episodes.errors import InvalidArgument
+from episodes.inspect.cards.rows import parts_table, rows_of
+from episodes.inspect.series import Series
+from episodes.inspect.update_measures import correlation
 from episodes.storage import EpisodeDataset, EpisodeWriter, compact
 from episodes.storage.search import statistics
 from episodes.storage.search.sketch import Sketch
-from episodes.storage.search.statistics import TrackStatistics
+from episodes.storage.search.statistics import TrackStatistics, without_rounding
 
 
 def alike(statistics: TrackStatistics, items: np.ndarray) -> None:
@@ -156,3 +161,30 @@ def test_statistics_on_read_only_disk_are_not_stored(tmp_path: Path, monkeypatch
     monkeypatch.setattr(statistics, "put", full)
     dataset = written(tmp_path, range(4))
     assert dataset.statistics()["actions"].count == dataset.num_steps
+
+
+@given(st.floats(-1e300, 1e300), st.integers(1, 400), st.integers(1, 9))
+def test_equal_numbers_have_no_standard_deviation(value: float, count: int, num_parts: int) -> None:
+    """Wherever one is computed, whatever the mean is rounded to."""
+    values = np.full(count, value)
+    merged = reduce(TrackStatistics.merged, [TrackStatistics.of(part) for part in np.array_split(values, num_parts)])
+    with np.errstate(over="ignore", invalid="ignore"):
+        std = float(values.std())
+    if np.isfinite(std):
+        assert float(without_rounding(values.std(), values.min(), values.max())) == 0
+        assert summarized({"x": values})["x"]["std"] == 0
+        assert np.isnan(correlation(values, np.arange(count, dtype=np.float64)))
+        series = Series("x", "extra", values, count)
+        assert not any("±" in mean for row in rows_of([series], None)[0] for _, _, mean, _ in row.stats)
+        table = parts_table(series, False)
+        if table is not None and "std" in table.columns:
+            assert all(row[table.columns.index("std")] == "0" for row in table.rows)
+    if np.isfinite(merged.std):
+        assert merged.std == 0
+
+
+@given(st.floats(-1e3, 1e3), st.integers(10, 10**9))
+def test_standard_deviations_above_the_rounding_remain(value: float, parts: int) -> None:
+    values = np.array([value, value + max(abs(value), 1.0) / parts])
+    assert TrackStatistics.of(values).std == pytest.approx(values.std(), rel=1e-3)
+    assert without_rounding(values.std(), values.min(), values.max()) == values.std()

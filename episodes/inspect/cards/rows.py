@@ -13,6 +13,7 @@ from episodes.inspect.cards.card import Row, Table
 from episodes.inspect.cards.tables import first_and_last, left_out, note_on_rows, with_gap, without_columns
 from episodes.inspect.series import Series
 from episodes.inspect.sparklines import Axis
+from episodes.storage.search.statistics import without_rounding
 from episodes.tracks import nested
 
 BYTES_OF_LINES = 9_000  # of all lines of a card together
@@ -204,7 +205,8 @@ def _std(series: Series, most: int) -> np.ndarray:
     numbers = series.finite[:, :most]
     with np.errstate(over="ignore", invalid="ignore"):
         if not any(series.counts):
-            return numbers.std(0, dtype=np.float64)
+            return without_rounding(numbers.std(0, dtype=np.float64), *series.ranges[::2, :most])
         found = ~np.isnan(numbers)
         squares = np.where(found, np.square(numbers - series.ranges[1, :most], dtype=np.float64), 0).sum(0)
-        return np.where(found.any(0), np.sqrt(squares / np.maximum(found.sum(0), 1)), np.nan)
+        std = without_rounding(np.sqrt(squares / np.maximum(found.sum(0), 1)), *series.ranges[::2, :most])
+        return np.where(found.any(0), std, np.nan)

@@ -520,8 +520,8 @@ function picker() {
     return element("label", {}, box, element("i", { class: "swatch", style: `background:var(--${track.hue})` }), track.label);
   });
   const left = shown.left ? [element("p", {}, `${shown.left.toLocaleString("en")} more numbers are not on this page`)] : [];
-  const summary = element("summary", {}, `${chosen.size} of ${tracks.length + shown.left} tracks`);
-  const search = element("input", { type: "search", placeholder: "search", "aria-label": "search tracks" });
+  const summary = element("summary", {}, `${chosen.size} of ${tracks.length + shown.left} lanes`);
+  const search = element("input", { type: "search", placeholder: "search", "aria-label": "search lanes" });
   search.addEventListener("input", () => { for (const box of boxes) box.hidden = !box.textContent.toLowerCase().includes(search.value.trim().toLowerCase()); });
   return element("details", { id: "picker" }, summary, ...(tracks.length > WIDE ? [search] : []), element("div", {}, ...boxes), ...left);
 }
@@ -636,7 +636,8 @@ function draw() {
   const stage = element("div", { id: "stage" }, pictures, scrub, element("div", { id: "axis" }));
   const tracks = [stage, ...empty, element("div", { id: "lanes" }), picker()], difference = firstDifference();
   const parts = isTalk(shown) ? [...(isTalk(other) ? [] : difference), ...conversation(), folded([...(isTalk(other) ? difference : []), ...tracks, ...turns()])] : [...difference, ...conversation(), ...tracks];
-  panel.replaceChildren(heading(shown), ...learnedIn(), ...parts, keys, ...(isTalk(shown) ? [] : turns()));
+  panel.replaceChildren(heading(shown), element("p", { id: "apart", class: "note", role: "status" }), ...learnedIn(), ...parts, keys, ...(isTalk(shown) ? [] : turns()));
+  tellApart();
   drawLanes();
 }
 

@@ -106,6 +106,13 @@ function arrange() {
   const none = live ? `no ${noun}s yet: waiting for a writer` : "the data set has no episodes";
   find("empty").replaceChildren(...(order.length ? [] : table.num ? similarIds(text) ?? [unmatched] : [none]));
   drawRows();
+  tellApart();
+}
+
+function tellApart() {  // that the episode that is shown is not in the table
+  const row = rowOf(state.episode), filter = find("error").textContent ? readable : state.filter.trim(), part = find("apart");
+  const tests = [filter && `the filter ${filter}`, state.ending && `the ending ${state.ending}`].filter(Boolean);
+  if (part) part.textContent = row >= 0 && tests.length && !order.includes(row) ? `This episode is not in the table: it does not match ${tests.join(" and ")}.` : "";
 }
 
 function similarIds(text) {  // what to do if no id equals that of a condition, but ids begin with it

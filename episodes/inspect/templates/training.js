@@ -20,7 +20,7 @@ const MOST_PARTS = 6;  // of a metric that each agent or module has, above the f
 const WIDTH = 600, HEIGHT = 150, EDGE = 6, MOST_POINTS = 400, MOST_DOTS = 60;
 const SCOPES = { train: "Sampling", test: "Tests", update: "Updates", info: "Other" };
 const KEY = `episodes ${location.pathname}`;  // of the state in the storage of the tab, for links back to this page
-let runs = [], groups = [], settings = {}, differing = 0;
+let runs = [], groups = [], settings = {}, marked = {}, differing = 0;
 let version = null, received = 0, findingsHtml = "";
 let marks = [], pages = [];  // updates of findings, and by run the updates that have a page: [number, module]
 const state = { hidden: [], smooth: 0, at: null, x: "step", zoom: null, find: "", seeds: false, large: [], log: [], zero: [] };
@@ -255,11 +255,11 @@ function chart(name, [from, to]) {
   for (const curve of onAxis) drawCurve(svg, curve, x, y);
   const cursor = element("line", { class: "cursor", y1: 0, y2: HEIGHT }), drag = element("rect", { class: "drag", y: 0, height: HEIGHT, width: 0 });
   svg.append(cursor, drag);
-  const values = element("p", { class: "values", role: "status" });
+  const values = element("span", { role: "status" });
   const range = ends[0] > ends[1] ? "no numbers" : ends[0] === ends[1] ? grouped(ends[0]) : `${grouped(ends[0])} … ${grouped(ends[1])}`;
   const left = element("div", { class: "heights" }, ...heights.map(({ value, at }) => element("span", { style: `top:${100 * at / HEIGHT}%` }, short(value))));
   const below = element("div", { class: "places" }, ...places.map(({ value, at }) => element("span", { style: `left:${100 * at / WIDTH}%` }, place(value))));
-  const figure = element("figure", { class: `chart${isLarge ? " wide" : ""}`, "data-metric": name }, heading(name, range, isLarge), element("div", { class: "plot" }, left, svg, below), values);
+  const figure = element("figure", { class: `chart${isLarge ? " wide" : ""}`, "data-metric": name }, heading(name, range, isLarge), element("div", { class: "plot" }, left, svg, below), element("p", { class: "values" }, roomFor(curves), values));
   if (meaningOf(name)) figure.append(element("p", { class: "meaning" }, `${meaningOf(name)}.`));
   if (isLog && ends[0] <= 0) figure.append(element("p", { class: "meaning" }, "Numbers that are not above 0 have no place on this scale."));
   Object.assign(figure, { curves, cursor, x, values, from, to });
@@ -352,12 +352,21 @@ function pageAt(figure) {  // address of the page of the update next to the poin
   const among = (pages[point?.curve.run.number] ?? []).filter(([, name]) => module === undefined || name === module);
   if (Number.isNaN(at) || !among.length) return undefined;
   const [update, name] = among.reduce((best, page) => (Math.abs(page[0] - at) < Math.abs(best[0] - at) ? page : best));
-  return { update, address: `updates/${point.curve.run.number}/${update}${name ? `?${new URLSearchParams({ module: name })}` : ""}` };
+  return { update, run: point.curve.run.name, address: `updates/${point.curve.run.number}/${update}${name ? `?${new URLSearchParams({ module: name })}` : ""}` };
 }
 
 function openUpdate(figure) {
   const page = pageAt(figure);
   if (page) location.assign(page.address);
+}
+
+function readingElement(curve, name, words) {
+  return element("span", { style: `color:${curve.colour}`, title: curve.label }, element("i", {}, name), words);
+}
+
+function roomFor(curves) {  // the longest readings, which are hidden and keep the place, so that nothing moves while one reads
+  const texts = curves.map((curve) => readingElement(curve, curves.length > 1 ? `${curve.label} ` : "", `-88888.88${curves.length > 1 ? ` (at ${place(888888)})` : ""} `));
+  return element("span", { class: "room", "aria-hidden": "true" }, ...texts, element("small", {}));
 }
 
 function readings() {
@@ -368,11 +377,11 @@ function readings() {
       const reading = readingOf(curve, figure, at), name = figure.curves.length > 1 ? `${curve.label} ` : "";
       const isApart = at !== undefined && reading && Math.abs(reading.x - at) > (figure.to - figure.from) / 200;
       const words = `${reading ? grouped(reading.value) : "–"}${isApart ? ` (at ${place(reading.x)})` : ""} `;
-      return element("span", { style: `color:${curve.colour}`, title: curve.label }, element("i", {}, name), words);
+      return readingElement(curve, name, words);
     });
     const update = point && state.x !== "update" ? updateAt(point) : NaN, page = pageAt(figure);
-    const parts = [point ? wordsOf[state.x](at) : state.zoom ? "last one shown" : "newest", Number.isInteger(update) ? `update ${update}` : "", state.smooth ? "smoothed" : "", page ? `click opens update ${page.update}` : ""];
-    figure.values.replaceChildren(...texts, texts.length ? parts.filter(Boolean).join(", ") : "");
+    const parts = [point ? wordsOf[state.x](at) : state.zoom ? "last one shown" : "newest", Number.isInteger(update) ? `update ${update}` : "", state.smooth ? "smoothed" : "", page ? `click opens update ${page.update}${runs.length > 1 ? ` of ${page.run}` : ""}` : ""];
+    figure.values.replaceChildren(...texts, element("small", {}, texts.length ? parts.filter(Boolean).join(", ") : ""));
     figure.classList.toggle("opens", Boolean(page));
     const x = point ? figure.x(at) : -1;
     figure.cursor.setAttribute("x1", x);
@@ -423,6 +432,8 @@ function runTable() {
   const number = (value) => (Number.isNaN(value) ? "–" : grouped(value));
   const varying = ["algorithm", "environment", "seed"].filter((name) => runs.some((run) => run[name] !== runs[0][name]));
   find("about").textContent = ["algorithm", "environment", "seed"].filter((name) => !varying.includes(name) && runs[0][name]).map((name) => `${name} ${runs[0][name]}`).join(", ");
+  const places = [...new Set(shownRuns().map((run) => run.environment).filter(Boolean))];
+  find("unlike").textContent = places.length > 1 ? `${places.length} environments: ${places.join("; ")}: returns are not comparable` : "";
   const units = [...new Set(runs.map((run) => run.unit))];
   const returns = runs.map(newestReturn), kinds = new Set(returns.map(([, name]) => name).filter(Boolean));
   const head = kinds.size === 1 ? RETURNS[[...kinds][0]] : "mean return", hasTests = runs.some((run) => Number.isFinite(run.best ?? NaN));
@@ -459,7 +470,7 @@ function settingsTable() {
   const words = part.querySelector("input").value.toLowerCase().split(/\s+/).filter(Boolean);
   const shown = names.filter((name) => words.every((word) => `${name} ${settings[name].join(" ")}`.toLowerCase().includes(word)));
   const isDifferent = new Set(names.slice(0, differing));
-  const rows = shown.map((name) => element("tr", isDifferent.has(name) ? { class: "differs" } : {}, element("th", { scope: "row" }, name), ...settings[name].map((value) => element("td", {}, value))));
+  const rows = shown.map((name) => element("tr", isDifferent.has(name) ? { class: "differs" } : {}, element("th", { scope: "row" }, name), ...settings[name].map((value, i) => element("td", {}, ...(marked[name]?.[i] ?? [[value, false]]).map(([text, differs]) => (differs ? element("mark", {}, text) : text))))));
   part.querySelector("div").replaceChildren(shown.length ? table(["setting", ...runs.map((run) => run.name)], rows) : element("p", { class: "note" }, "no setting has these words"));
 }
 
@@ -523,7 +534,7 @@ async function poll() {
     const answer = await fetch(`runs?version=${version ?? ""}`);
     if (answer.status === 200) {
       const message = decode(await answer.arrayBuffer());
-      ({ version, runs, groups, settings, differing } = message);
+      ({ version, runs, groups, settings, marked, differing } = message);
       received = performance.now();
       draw();
     }

@@ -47,7 +47,7 @@ function prepare(box) {
     const k = heads.findIndex((head) => head.dataset.name === name);
     texts[name] = (shown) => [...new Set(column.filter((v, i) => v !== null && (v === shown || (k >= 0 && rows[i].cells[k].textContent === shown))))];
   }
-  let words = null, order = rows.map((_, i) => i), matches = () => true, shown = FEW;
+  let words = null, order = rows.map((_, i) => i), matches = () => true, shown = FEW, readableText = "", lastTest = matches;
 
   function draw() {
     const chosen = order.filter(matches);
@@ -59,17 +59,19 @@ function prepare(box) {
 
   function search(text) {
     output.classList.remove("wrong");
-    matches = () => true;
     if (text && /[<>=!]/.test(text)) {
       try {
         const test = condition(readable(text, hidden.names, texts), columns, Object.keys(columns).map((name) => hidden.names[name] ?? name));
         rows.forEach((_, i) => test(i));
-        matches = test;
-      } catch (error) {
+        [matches, lastTest, readableText] = [test, test, text];
+      } catch (error) {  // while it is typed, the rows of the last one stay
         output.classList.add("wrong");
-        output.textContent = error.message;
+        output.textContent = `${error.message}; the table still shows ${readableText || "all rows"}`;
+        matches = lastTest;
       }
-    } else if (text) {
+    } else if (!text) {
+      [matches, lastTest, readableText] = [() => true, () => true, ""];
+    } else {
       words ??= rows.map((row) => [...row.cells].map((one) => `${one.textContent} ${one.dataset.v ?? ""}`).join(" ").toLowerCase());
       matches = (i) => words[i].includes(text.toLowerCase());
     }
@@ -118,9 +120,7 @@ function connect(figure) {
   };
   const choose = (part) => {
     if (!part?.dataset.test || !input) return;
-    input.value = part.dataset.test;
-    input.dispatchEvent(new Event("input"));
-    input.closest("section").scrollIntoView();
+    filterSteps(input.closest("section"), part.dataset.test);
   };
   svg.addEventListener("pointermove", (event) => read(event.target.closest("g")));
   svg.addEventListener("pointerleave", () => read(null));
@@ -133,14 +133,38 @@ function connect(figure) {
   });
 }
 
-function unfold() {
+// The first cell of a row of a group is a button that filters the steps by the group; so is a click on the row.
+function choose(row) {
+  const section = row.closest("section"), steps = document.getElementById(section.id.replace(/by-\w+$/, "steps"));
+  filterSteps(steps, row.dataset.test);
+}
+
+function filterSteps(section, test) {
+  const input = section.querySelector("input");
+  input.value = test;
+  input.dispatchEvent(new Event("input"));
+  section.scrollIntoView();
+}
+
+function pick(row) {
+  const cell = row.cells[0], link = cell.querySelector("a"), button = document.createElement("button");
+  const words = "show the steps of this row";
+  Object.assign(button, { type: "button", className: "pick", title: words, textContent: link ? "" : cell.textContent });
+  button.setAttribute("aria-label", `${cell.textContent}: ${words}`);
+  if (link) cell.append(button); else cell.replaceChildren(button);
+  row.addEventListener("click", (event) => {
+    if (!event.target.closest("a") && !getSelection().toString()) choose(row);
+  });
+}
+
+function unfold(isArrival) {
   const name = decodeURIComponent(location.hash.slice(1)), section = name && document.getElementById(name);
   const fold = section && section.querySelector("details");
   const findings = [...document.querySelectorAll(".finding")];
   findings.forEach((one) => one.classList.toggle("led", findings.length > 1 && one.dataset.table === name));
   if (!fold) return;
   fold.open = true;
-  const told = findings.find((one) => one.dataset.table === name);
+  const told = isArrival && findings.find((one) => one.dataset.table === name);
   const isNear = told && section.getBoundingClientRect().top - told.getBoundingClientRect().top < 0.6 * innerHeight;
   (isNear ? told : section).scrollIntoView();
 }
@@ -151,6 +175,7 @@ function turn(href) {
   location.href = `${href.split("?")[0]}${query && `?${query}`}${location.hash}`;
 }
 
+document.querySelectorAll(".rows tr[data-test]").forEach(pick);
 document.querySelectorAll(".rows").forEach(prepare);
 document.querySelectorAll(".drawn figure").forEach(connect);
 const pages = [...document.querySelectorAll("nav a[data-page]")];
@@ -164,9 +189,9 @@ addEventListener("keydown", (event) => {
   const link = pages.find((one) => one.getAttribute("aria-keyshortcuts") === event.key);
   if (link) turn(link.getAttribute("href"));
 });
-addEventListener("hashchange", unfold);
-addEventListener("load", () => requestAnimationFrame(unfold)); // after the browser has scrolled to the section
-unfold();
+addEventListener("hashchange", () => unfold(false));
+addEventListener("load", () => requestAnimationFrame(() => unfold(true))); // after the browser has scrolled to the section
+unfold(true);
 const go = document.getElementById("go");
 if (go) go.addEventListener("submit", (event) => { event.preventDefault(); turn(go.querySelector("input").value); });
 document.body.dataset.ready = "yes";

@@ -33,6 +33,22 @@ _DECODED = 1 << 26  # bytes of a compressed track that are in memory at a time
 _RAGGED_ITEMS = 1 << 14  # the same for a ragged track, in items
 
 
+_ROUNDING = 8 * np.finfo(np.float64).eps  # of a mean, as a fraction of the largest number
+
+
+def without_rounding(std: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return standard deviations of float64 numbers, with 0 for those that are no more than rounding errors, such as
+    those of equal numbers.
+
+    Args:
+        std: the standard deviations [...].
+        low: the lowest numbers [...].
+        high: the highest numbers [...].
+    """
+    with np.errstate(invalid="ignore"):
+        return np.where(std < _ROUNDING * np.maximum(np.abs(low), np.abs(high)), 0.0, std)
+
+
 @dataclass(frozen=True)
 class TrackStatistics:
     """Mean, standard deviation, extremes and histogram of one array. Each number of an item has separate statistics,
@@ -83,9 +99,9 @@ class TrackStatistics:
 
     @property
     def std(self) -> np.ndarray:
-        """Standard deviation of the values, as `np.std` computes it (divided by n, not n - 1)."""
+        """Standard deviation, as `np.std` computes it (divided by n, not n - 1). Rounding errors are 0."""
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.sqrt(self.squares / self.count)
+            return without_rounding(np.sqrt(self.squares / self.count), self.min, self.max)
 
     def quantile(self, share: float) -> np.ndarray:
         """Return the estimated quantile `share`, such as 0.5 for the median.
