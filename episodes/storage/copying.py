@@ -223,8 +223,13 @@ def _suggestion(word: str, names: list[str]) -> str:
     """Return the most similar name as a question, or "" if more than a third of its characters differ, in any case.
     Pages have the same rule.
     """
-    name = min([*names, "True", "False"], key=lambda one: _edits(word.lower(), one.lower()))
-    return f"did you mean {name}; " if 3 * _edits(word.lower(), name.lower()) <= len(name) else ""
+
+    def share(name: str) -> float:
+        """Return the share of a name's characters that differ."""
+        return _edits(word.lower(), name.lower()) / max(len(name), 1)
+
+    name = min([*names, "True", "False"], key=share)
+    return f"did you mean {name}; " if share(name) <= 1 / 3 else ""
 
 
 def _edits(a: str, b: str) -> int:

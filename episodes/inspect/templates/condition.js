@@ -41,8 +41,9 @@ function hintOf(text) {  // what to write if a column is compared with a text th
 }
 
 function suggestion(word, names) {  // the most similar name, if at most a third of its characters differ, in any case
-  const [distance, name] = [...names, "True", "False"].map((one) => [edits(word.toLowerCase(), one.toLowerCase()), one]).reduce((best, one) => (one[0] < best[0] ? one : best));
-  return 3 * distance <= name.length ? `did you mean ${name}; ` : "";
+  const shareOf = (name) => edits(word.toLowerCase(), name.toLowerCase()) / Math.max(name.length, 1);
+  const [share, name] = [...names, "True", "False"].map((one) => [shareOf(one), one]).reduce((best, one) => (one[0] < best[0] ? one : best));
+  return share <= 1 / 3 ? `did you mean ${name}; ` : "";
 }
 
 function edits(a, b) {  // the fewest insertions, removals and replacements of characters from one text to the other

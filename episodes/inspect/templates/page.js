@@ -225,12 +225,13 @@ find("fold").addEventListener("click", () => { state.isListed = false; save(); d
 find("compare").addEventListener("click", () => compareNext(!state.isComparing));
 find("rows").addEventListener("scroll", () => requestAnimationFrame(drawRows));
 let fitted = "";  // the widths for which the columns were chosen
-new ResizeObserver(() => requestAnimationFrame(() => {  // also when the table is shown again
+const sizes = new ResizeObserver(() => requestAnimationFrame(() => {  // also when the table is shown again
   const widths = `${document.body.clientWidth} ${find("rows").clientWidth > 0}`;
   if (fitted === widths) return;
   fitted = widths;
   if (table.num) fitColumns();
-})).observe(find("list"));
+}));
+for (const one of [document.body, find("list")]) sizes.observe(one);
 find("chooser").addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;
   find("chooser").open = false;

@@ -130,7 +130,7 @@ function marked(text) {  // a text of the table, in which the searched one is ma
 }
 
 function filterBy(part, former = part) {  // add a condition to the filter in place of a former one, or take it away if it is there
-  const text = state.filter.trim(), rest = isCondition(text) ? text.replace(former, "").replace(/^ and | and $/, "") : "", isThere = text !== rest && text.includes(part);
+  const text = state.filter.trim(), rest = isCondition(text) ? text.replace(former, "").replace(/^ and | and $/, "") : "", isThere = former === part && text.includes(part);
   const before = /\bor\b/.test(rest) && !/^\(.*\)$/.test(rest) ? `(${rest})` : rest;
   find("words").value = isThere ? rest : [before, part].filter(Boolean).join(" and ");
   find("words").dispatchEvent(new Event("input"));
