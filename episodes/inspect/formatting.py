@@ -80,22 +80,23 @@ def shortened(value: object) -> str:
 
 
 def brief_id(value: object) -> str:
-    """Return an id as text for a page: of 32 random hexadecimal digits the first 8, of other ids all, if they are
-    short. What follows the digits, such as an agent, stays.
+    """Return an id as text for a page: of 32 random hexadecimal digits the first 8 and "…", of other ids all, if they
+    are short. What follows the digits, such as an agent, stays.
 
     >>> brief_id("8faab31485715efb6625e5ef6c8dd26c_right"), brief_id("episode 7")
-    ('8faab314_right', 'episode 7')
+    ('8faab314…_right', 'episode 7')
     """
     return shortened(without_random_digits(clipped(value, MOST_OF_ID)))
 
 
 def without_random_digits(text: str) -> str:
-    """Return an id that begins with 32 random hexadecimal digits with the first 8 of them, and other texts unchanged.
+    """Return an id that begins with 32 random hexadecimal digits with the first 8 of them and "…", and other texts
+    unchanged.
 
     >>> without_random_digits("8faab31485715efb6625e5ef6c8dd26c_right"), without_random_digits("run-7")
-    ('8faab314_right', 'run-7')
+    ('8faab314…_right', 'run-7')
     """
-    return f"{text[:8]}{text[32:]}" if _RANDOM_ID.match(text) else text
+    return f"{text[:8]}…{text[32:]}" if _RANDOM_ID.match(text) else text
 
 
 def endings(ending: Ending, is_cut: bool = True) -> list[str]:

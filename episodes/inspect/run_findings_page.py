@@ -33,6 +33,11 @@ CHART_WIDTH, CHART_HEIGHT = 420, 120  # of the numbers of a finding
 LEFT, RIGHT, TOP, BOTTOM = 64, 4, 10, 20  # from its edges to its axes
 BAR, MARKED_BAR = "#c2650a", "currentColor"
 SHARE_OF_BAR = 0.6  # of the width of an update, beside that of other steps
+COLUMNS = {
+    "acting_differs": "log_ratio",
+    "old_policy": "worker",
+    "advantage_sign": "advantage",
+}  # of episodes, by finding
 FEWEST_STEPS, CLOSE = 30, 0.1  # of a calibration with a verdict, and its largest difference, as a fraction
 
 
@@ -131,7 +136,7 @@ def divergence_html(first: Difference | None, names: tuple[str, str]) -> Markup:
     equal = max(first.update - 1, 0)
     share = 100 * equal / max(first.num_updates, first.update, 1)
     words = first.bar().split("] ", 1)[1]
-    title, text = "", _RANDOM_ID.sub(lambda id_: id_[0][:8], str(first))
+    title, text = "", _RANDOM_ID.sub(lambda id_: f"{id_[0][:8]}…", str(first))
     if first.what in ("settings", "weights"):  # both sides are hashes
         title = f' title="{escape(text.split(chr(10), 1)[1])}"'
         text = text.split(chr(10), 1)[0] + (": the settings below tell which" if first.what == "settings" else "")
@@ -291,6 +296,7 @@ class LiveFindings:
             if one.data:
                 step = {} if one.episode is None else {"id": page_id(one.episode), "t": one.t or 0}
                 step |= {} if one.agent is None else {"agent": page_id(one.agent)}
+                step |= {"keep": COLUMNS[one.kind]} if step and one.kind in COLUMNS else {}
                 address = f"episodes/{number}/{quote(one.data)}/" + f"#{urlencode(step, quote_via=quote)}" * bool(step)
                 found.append((address, _name_of_step(one), page_id(one.episode)))
             return found

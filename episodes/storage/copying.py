@@ -171,8 +171,9 @@ class _NamedColumns(NamedTuple):
 
     def unknown(self, column: str) -> str:
         """Return the error of a name that the table does not have."""
-        of_pages = f"{column!r} is a column of pages alone; " if column in OF_PAGES else ""
-        return f"unknown column {column!r}; {of_pages}the columns are {', '.join(self.table)}"
+        is_of_pages = column in OF_PAGES
+        hint = f"{column!r} is a column of pages alone; " if is_of_pages else _suggestion(column, list(self.table))
+        return f"unknown column {column!r}; {hint}the columns are {', '.join(self.table)}"
 
 
 _TOO_DEEP = "it is nested too deeply"
@@ -211,6 +212,8 @@ def _as_python(text: str) -> tuple[str, dict[str, str]]:
             _check_number(word, text)
         elif kind == "text" and was_text:  # which Python would join
             raise InvalidArgument(f"{text!r} is no condition: {word} is out of place")
+        elif kind == "name" and word not in ("and", "or", "not") and word.lower() in ("and", "or", "not"):
+            raise InvalidArgument(f"{text!r} is no condition: {word} is out of place; did you mean {word.lower()}")
         elif kind == "custom" or (kind == "name" and word not in ("and", "or", "not", "True", "False")):
             column = column_name(match[0])
             word = f"{stem}{len(columns)}"
@@ -233,6 +236,30 @@ def column_name(word: str) -> str:
     if not key:
         return word.strip()
     return CUSTOM + (key[1:-1] if key[0] in "'\"" else key)
+
+
+def _suggestion(word: str, names: list[str]) -> str:
+    """Return the most similar name as a question, or "" if more than a third of its characters differ, in any case.
+    Pages have the same rule.
+    """
+
+    def share(name: str) -> float:
+        """Return the share of a name's characters that differ."""
+        return _edits(word.lower(), name.lower()) / max(len(name), 1)
+
+    name = min([*names, "True", "False"], key=share)
+    return f"did you mean {name}; " if share(name) <= 1 / 3 else ""
+
+
+def _edits(a: str, b: str) -> int:
+    """Return the fewest insertions, removals and replacements of characters from one text to the other."""
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a):
+        after = [i + 1]
+        for j, y in enumerate(b):
+            after.append(min(after[j] + 1, row[j + 1] + 1, row[j] + (x != y)))
+        row = after
+    return row[-1]
 
 
 def _check_number(word: str, text: str) -> None:

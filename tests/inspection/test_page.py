@@ -200,7 +200,7 @@ def test_page_separates_equal_ids_and_shows_huge_numbers(
     page.locator("#body tr").nth(1).click()
     page.locator("#episode h2", has_text="return 1234567").wait_for()
     assert tab.value("observations") == "1234567"
-    assert tab.texts("#body tr[aria-selected=true] td[data-column=return]") == ["1234567"]
+    assert tab.texts("#body tr[aria-selected=true] td[data-column=return]") == ["1,234,567"]
 
 
 NAMES = st.sampled_from(
@@ -380,6 +380,12 @@ WRONG_FILTERS = {
     "column_0 == 1 and return == 1": "unknown column 'column_0'",
     "id = cart-003": "a text is in quotes: id = 'cart-003'",
     "length > 3 and id != cart-x.y": "a text is in quotes: id != 'cart-x.y'",
+    "retrn > 3": "unknown column 'retrn'; did you mean return; the columns are",
+    "RETURN > 3": "unknown column 'RETURN'; did you mean return; the columns are",
+    "length > 3 AND return > 3": "AND is out of place; did you mean and",
+    "NOT truncated": "NOT is out of place; did you mean not",
+    "truncated == true": "unknown column 'true'; did you mean True; the columns are",
+    "speeed > 3": "unknown column 'speeed'; the columns are",
     "return > 1_000": "1_000 is no number",
     "return > 3 # of all": "cannot read",
     "id == 'a' 'b'": "'b' is out of place",

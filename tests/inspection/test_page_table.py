@@ -19,7 +19,8 @@ from episodes.inspect import examine
 from episodes.inspect.html_report import write_report
 from episodes.inspect.learned_tracks import LearnedTracks
 from episodes.inspect.page_server import LiveDataset
-from episodes.inspect.run_findings_page import LiveFindings
+from episodes.inspect.run_findings import TITLES
+from episodes.inspect.run_findings_page import COLUMNS, LiveFindings
 from episodes.inspect.schema import read_schema
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage.copying import condition
@@ -352,7 +353,8 @@ def test_page_numbers_episodes_and_counts_findings(tmp_path: Path, tab: Tab) -> 
         assert tab.ids() == ["e3", "e2", "e1", "e0"]
         assert "conditions: nth, id" in page.locator("#names").text_content()
         offered = page.locator("#chooser input").evaluate_all("boxes => boxes.map((box) => box.dataset.column)")
-        assert set(offered) == set(page.evaluate("Object.keys(table.columns)")) - {"id"}
+        repeated = {"episode_return", "episode_length", "terminated", "truncated"}  # what other columns say
+        assert set(offered) == set(page.evaluate("Object.keys(table.columns)")) - {"id"} - repeated
         page.locator("#chooser summary").click()
         page.locator("#chooser input[data-column=is_complete]").check()
         assert "is_complete" in tab.texts("#rows thead th")
@@ -479,30 +481,238 @@ def test_bars_of_amounts_begin_at_zero_on_the_scale_of_their_column(tmp_path: Pa
 
 
 @WITH_BROWSER
-@pytest.mark.parametrize("sought", ["return > 2", "e3", "colour > 1", ""])
-@pytest.mark.parametrize("ending", ["", "truncated"])
-def test_episode_that_the_table_leaves_out_says_so(sought: str, ending: str, tmp_path: Path, tab: Tab) -> None:
-    data = write(tmp_path / "data", [plain([float(n)], id_=f"e{n}") for n in range(4)])
-    page = tab.open(report(data))
-    told = page.locator("#apart")
-    for n in (1, 3):
-        page.locator("#words").fill("")
-        page.select_option("#ending", "")
-        page.locator("#body tr", has_text=f"e{n}").first.click()
-        page.locator("#episode h2", has_text=f"e{n}").wait_for()
-        assert told.text_content() == ""
-        page.locator("#words").fill(sought)
-        page.select_option("#ending", ending)
-        is_out = (sought in ("return > 2", "e3") and n != 3) or bool(ending)
-        is_listed = page.evaluate("(n) => order.includes(n)", n)
-        assert is_listed != is_out
-        names = [f"the filter {sought}"] * (sought not in ("", "colour > 1")) + [f"the ending {ending}"] * bool(ending)
-        words = f"This episode is not in the table: it does not match {' and '.join(names)}."
-        assert told.text_content() == words * is_out
-
-
-@WITH_BROWSER
 def test_lanes_are_called_lanes(tmp_path: Path, tab: Tab) -> None:
     page = tab.open(report(write(tmp_path / "data", [plain([1.0])])))
     page.locator("#body tr").first.click()
     assert re.fullmatch(r"(\d+) of \1 lanes", page.locator("#picker summary").inner_text())
+
+
+AXES = {
+    "training step": ([5, 5, 90, 7, 400], "num_steps", [5, 5, 90, 7, 400]),
+    "episode in the order of the training": ([5] * 5, None, [0, 1, 2, 3, 4]),  # of equal steps
+    "episode": (None, "nth", [0, 1, 2, 3, 4]),
+}
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("title", ["returns", "lengths"])
+def test_charts_of_episodes_have_the_places_that_their_axis_names(
+    title: str, axis: str, tmp_path: Path, tab: Tab
+) -> None:
+    steps, column, places = AXES[axis]
+    lengths = [3, 1, 4, 2, 6]
+    episodes = [plain([float(n) + 2] * length, id_=f"e{n}", terminated=True) for n, length in enumerate(lengths)]
+    for n, episode in enumerate(episodes if steps else []):
+        episode.custom_data |= {"num_steps": steps[n]}  # type: ignore[index]
+    page = tab.open(report(write(tmp_path / "data", episodes)))
+    plot = page.locator("#overview .chart").nth(["returns", "lengths"].index(title)).locator(".plot")
+    ends = plot.locator(".places span").all_inner_texts()
+    low, high = min(places), max(places)
+    assert ends == [f"{axis} {low}", str(high)]
+    dots = re.findall(r"M([\d.]+) ([\d.]+)h0", plot.locator("path.dots").first.get_attribute("d"))
+    values = lengths if title == "lengths" else [(n + 2.0) * length for n, length in enumerate(lengths)]
+    drawn = sorted((low + (float(x) - 4) / 592 * (high - low), float(y)) for x, y in dots)
+    by_height = [y for _, y in sorted(drawn, key=lambda dot: dot[1])]
+    assert [x for x, _ in drawn] == pytest.approx(sorted(places), abs=0.1 * (high - low) / 592 + 1e-9)
+    tall = [(90 - y) / 84 * (max(values) - min(values)) + min(values) for y in by_height]
+    assert tall == pytest.approx(sorted(values, reverse=True), abs=0.2)
+    box = plot.locator("svg").bounding_box()
+
+    def drag(a: float, b: float) -> None:
+        """Drag from one share of the width to another one."""
+        y = box["y"] + 20
+        page.mouse.move(box["x"] + a * box["width"], y)
+        page.mouse.down()
+        page.mouse.move(box["x"] + (a + b) / 2 * box["width"], y)
+        page.mouse.move(box["x"] + b * box["width"], y)
+        page.mouse.up()
+
+    page.evaluate("window.before = keyText(state.episode)")
+    for a, b in ((0.1, 0.9), (0.8, 0.2)):  # the second one replaces the first one, from right to left
+        drag(a, b)
+        left, right = (low + (600 * share - 4) / 592 * (high - low) for share in sorted((a, b)))
+        written = f"{column} >= {math.ceil(left)} and {column} <= {math.floor(right)}"
+        assert page.input_value("#words") == (written if column else "")
+        wanted = [f"e{n}" for n in range(5) if column is None or left <= places[n] <= right]
+        assert sorted(tab.ids()) == wanted
+    assert page.evaluate("keyText(state.episode) === before") == bool(column)  # without a range it is a click
+
+
+@WITH_BROWSER
+def test_bars_of_endings_add_and_take_away_their_condition(tmp_path: Path, tab: Tab) -> None:
+    ends = [(True, False), (False, True), (True, True), (False, False), (True, False)]
+    episodes = [plain([1.0, n], id_=f"e{n}", terminated=a, truncated=b) for n, (a, b) in enumerate(ends)]
+    page = tab.open(report(write(tmp_path / "data", episodes)))
+    rows = {"terminated": [0, 4], "truncated": [1], "both": [2], "cut": [3]}
+    for before in ("", "nth < 4", "nth = 0 or nth = 4", "e"):  # the last one is a text, which no condition can hold
+        for name, wanted in rows.items():
+            page.fill("#words", before)
+            known = [
+                row
+                for row in wanted
+                if row in {"nth < 4": range(4), "nth = 0 or nth = 4": (0, 4)}.get(before, range(5))
+            ]
+            bar = page.locator("#overview .bar", has=page.locator("span", has_text=re.compile(f"^{name}$")))
+            if not known:
+                assert before == "nth = 0 or nth = 4"
+                assert not bar.count() or bar.is_disabled()
+                continue
+            bar.press("Enter")
+            assert tab.ids() == [f"e{row}" for row in known], page.input_value("#words")
+            assert bar.get_attribute("aria-pressed") == "true"
+            assert page.evaluate("document.activeElement.className") == "bar"
+            bar.press("Enter")
+            left = {"nth = 0 or nth = 4": "(nth = 0 or nth = 4)", "e": ""}.get(before, before)
+            assert page.input_value("#words") == left
+
+
+@WITH_BROWSER
+def test_order_of_the_table_is_marked(tmp_path: Path, tab: Tab) -> None:
+    for name, steps, column in (("a", [9, 5, 7], "num_steps"), ("b", [None] * 3, "#")):
+        episodes = [plain([float(n)], id_=f"e{n}") for n in range(3)]
+        for episode, step in zip(episodes, steps, strict=True):
+            episode.custom_data |= {} if step is None else {"num_steps": step}
+        page = tab.open(report(write(tmp_path / name / "data", episodes)))
+        marks = "heads => heads.map((th) => [th.innerText, th.ariaSort]).filter(([, sort]) => sort !== 'none')"
+        heads = page.locator("#rows thead th")
+        assert heads.evaluate_all(marks) == [[column, "ascending"]]
+        page.locator("th button[data-column=return]").click()
+        assert heads.evaluate_all(marks) == [["return", "descending"]]
+
+
+@WITH_BROWSER
+def test_table_of_a_link_fits_as_without_it_and_shows_the_columns_that_are_named(tmp_path: Path, tab: Tab) -> None:
+    """The width of a table that is shown later, or in a window that changes, is that of one shown at once."""
+    episodes = [kept(n, ["best", "worst"][n % 2], 1000 * n, length=2 + n) for n in range(6)]
+    for n, episode in enumerate(episodes):
+        episode.custom_data |= {f"a_long_name_of_custom_data_{k}": n * k for k in range(9)} | {"worker": n % 2}
+    url = report(write(tmp_path / "data", episodes))
+    layout = "[find('rows').clientWidth, find('rows').scrollWidth, ...visibleColumns()]"
+
+    def settled() -> Any:
+        """Return the layout after the table was fitted."""
+        widths = "() => fitted === `${document.body.clientWidth} ${find('rows').clientWidth > 0}`"
+        page.wait_for_function(widths, timeout=20_000)
+        return page.evaluate(layout)
+
+    link = 'episode=["e2",0,"",0]'
+    for width in (1400, 1000, 400):
+        tab.page.set_viewport_size({"width": width, "height": 900})
+        tab.page.goto("about:blank")
+        page = tab.open(f"{url}#list=yes&{link}")
+        at_once = settled()
+        assert at_once[1] <= at_once[0] + 1
+        page.set_viewport_size({"width": width + 300, "height": 900})
+        settled()
+        page.set_viewport_size({"width": width, "height": 900})
+        assert settled() == at_once
+        tab.page.goto("about:blank")
+        page = tab.open(f"{url}#{link}")
+        page.get_by_role("button", name="all episodes").press("Enter")
+        assert settled() == at_once
+        assert "custom_data/worker" not in at_once
+        for named in ("keep=worker", "filter=worker+%3D+0", "sort=custom_data/worker"):
+            tab.page.goto("about:blank")
+            page = tab.open(f"{url}#{link}&{named}")
+            page.get_by_role("button", name="all episodes").press("Enter")
+            assert "custom_data/worker" in settled(), named
+
+
+def test_links_of_findings_name_columns_of_episodes() -> None:
+    names = LearnedTracks({"": columns_of([("e", None, 1, 2.0, 1.0, 0, 0.5)])}).columns(["e"])
+    assert set(COLUMNS) <= set(TITLES)
+    assert set(COLUMNS.values()) <= set(names)
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize("width", [400, 1400])
+def test_opened_episode_stays_in_view_or_is_said_to_be_left_out(width: int, tmp_path: Path, tab: Tab) -> None:
+    tab.page.set_viewport_size({"width": width, "height": 700})
+    page = tab.open(report(write(tmp_path / "data", [kept(n, length=1 + n % 7) for n in range(300)])))
+    page.locator("#overview svg").first.click(position={"x": 150, "y": 40})
+    page.wait_for_function("() => rowOf(state.episode) > 0")
+    row = page.evaluate("rowOf(state.episode)")
+    is_seen = """(row) => { const place = (id) => find(id)?.getBoundingClientRect();
+        const [line, box] = [place(`row-${row}`), place("rows")];
+        return Boolean(line) && line.top >= box.top && line.bottom <= Math.min(box.bottom, innerHeight) + 1; }"""
+    assert page.evaluate(is_seen, row)
+    in_box = is_seen.replace("Math.min(box.bottom, innerHeight)", "box.bottom")
+    for change in ("return", "return", "nth"):
+        page.locator(f"th button[data-column={change}]").press("Enter")
+        assert page.evaluate(in_box, row), change
+    page.fill("#words", f"nth >= {row - 50}")
+    assert page.evaluate(in_box, row)
+    assert tab.texts("#outside") == [""]
+    page.fill("#words", f"nth < {row}")
+    assert tab.texts("#outside") == [f"episode e{row} is not among the {row} shown"]
+    page.fill("#words", "")
+    assert tab.texts("#outside") == [""]
+    if width == 400:
+        page.locator("#body tr").nth(5).click()
+        page.wait_for_function("() => document.querySelector('#reading').getBoundingClientRect().top < 20")
+        assert page.locator("#overview").bounding_box()["y"] < page.locator("#episode").bounding_box()["y"]
+        page.get_by_role("button", name="back to the table").press("Enter")
+        assert page.evaluate("document.activeElement.id") == "rows"
+        assert page.evaluate(is_seen, page.evaluate("rowOf(state.episode)"))
+
+
+@WITH_BROWSER
+def test_menu_of_columns_closes_and_comparing_says_what_to_do(tmp_path: Path, tab: Tab) -> None:
+    page = tab.open(report(write(tmp_path / "data", [kept(n) for n in range(3)])))
+    summary = page.locator("#chooser summary")
+    for close in (lambda: page.keyboard.press("Escape"), lambda: page.locator("h1").click()):
+        summary.click()
+        page.locator("#chooser input").first.focus()
+        close()
+        assert page.locator("#chooser[open]").count() == 0
+    page.locator("#compare").press("Enter")
+    assert tab.texts("#hint") == ["choose a second episode in the table"]
+    page.locator("#body tr").nth(2).click()
+    page.locator("#difference").wait_for()
+    assert tab.texts("#hint") == [""]
+
+
+@WITH_BROWSER
+def test_search_counts_ids_and_marks_what_it_found(tmp_path: Path, tab: Tab) -> None:
+    ids = ["a57", "57b", "c", f"04683c44{'57' * 12}"]
+    episodes = [plain([float(n)], id_=id_) for n, id_ in enumerate(ids)]
+    episodes[2].custom_data |= {"note": "57 in a text"}
+    page = tab.open(report(write(tmp_path / "data", episodes)))
+    page.fill("#words", "57")
+    assert tab.texts("#count") == ['4 of 4: "57" in 3 ids']
+    assert tab.texts("#body td[data-column=id] mark") == ["57", "57"]  # the third one is in the part that is cut
+    page.fill("#words", "nth < 3")
+    assert tab.texts("#count") == ["3 of 4"]
+    assert page.locator("mark").count() == 0
+
+
+@WITH_BROWSER
+def test_similar_names_are_at_most_a_third_of_their_characters_away(tmp_path: Path, tab: Tab) -> None:
+    """The page has the words of Python."""
+    page = tab.open(report(write(tmp_path / "data", [kept(0)])))
+    words = st.text("abE_", min_size=1, max_size=7).map(lambda word: f"x{word}")
+
+    def distance(a: str, b: str) -> int:
+        """Return the edit distance by its definition."""
+        if not a or not b:
+            return len(a or b)
+        return min(distance(a[1:], b) + 1, distance(a, b[1:]) + 1, distance(a[1:], b[1:]) + (a[0] != b[0]))
+
+    @settings(max_examples=40)
+    @given(
+        words.map(lambda word: word[:5]),
+        st.lists(words.map(lambda word: word[:5]), min_size=1, max_size=3, unique=True),
+    )
+    def check(word: str, names: list[str]) -> None:
+        if word in names:
+            return
+        with pytest.raises(InvalidArgument) as error:
+            condition(f"{word} > 0")({name: np.zeros(1) for name in names})
+        script = """([word, names]) => { try { condition(`${word} > 0`, {}, names); }
+            catch (error) { return error.message; } }"""
+        assert page.evaluate(script, [word, names]) == str(error.value)
+        near = [name for name in names if 3 * distance(word.lower(), name.lower()) <= len(name)]
+        assert ("did you mean" in str(error.value)) == bool(near)
+
+    check()

@@ -23,6 +23,7 @@ function tokens(text) {
     else if (quoted) result.push({ kind: "value", value: quoted.slice(1, -1), words: quoted });
     else if (["and", "or", "not"].includes(name)) result.push({ kind: name });
     else if (name === "True" || name === "False") result.push({ kind: "value", value: name === "True", words: name });
+    else if (/^(and|or|not)$/i.test(name)) throw new Error(`${name} is out of place; did you mean ${name.toLowerCase()}`);
     else if (name) result.push({ kind: "name", value: name });
     else result.push({ kind: sign === "=" ? "==" : sign });
   }
@@ -37,6 +38,22 @@ function numberFrom(word, text) {  // throw an error if a word that begins with 
 function hintOf(text) {  // what to write if a column is compared with a text that has no quotes
   for (const [, name, sign, word] of text.matchAll(UNQUOTED)) if (name && !NUMBER.test(word)) return `; a text is in quotes: ${name} ${sign} '${word}'`;
   return "";
+}
+
+function suggestion(word, names) {  // the most similar name, if at most a third of its characters differ, in any case
+  const shareOf = (name) => edits(word.toLowerCase(), name.toLowerCase()) / Math.max(name.length, 1);
+  const [share, name] = [...names, "True", "False"].map((one) => [shareOf(one), one]).reduce((best, one) => (one[0] < best[0] ? one : best));
+  return share <= 1 / 3 ? `did you mean ${name}; ` : "";
+}
+
+function edits(a, b) {  // the fewest insertions, removals and replacements of characters from one text to the other
+  let row = [...b, ""].map((_, j) => j);
+  [...a].forEach((x, i) => {
+    const next = [i + 1];
+    [...b].forEach((y, j) => next.push(Math.min(next[j] + 1, row[j + 1] + 1, row[j] + (x !== y))));
+    row = next;
+  });
+  return row.at(-1);
 }
 
 function typeOf(values) {  // "text", "number" or "flag"; "" of values of several types, or of none
@@ -160,7 +177,7 @@ function compiled(text, columns, names) {
     if (token.kind !== "name") throw new Error(`${token.kind} is out of place`);
     reads++;
     const column = Object.hasOwn(columns, token.value) ? columns[token.value] : undefined;
-    if (!column) return Object.assign(typed("", () => null, token.value), { unknown: `unknown column '${token.value}'; the columns are ${names.join(", ")}` });
+    if (!column) return Object.assign(typed("", () => null, token.value), { unknown: `unknown column '${token.value}'; ${suggestion(token.value, names)}the columns are ${names.join(", ")}` });
     return typed(typeOf(column), (i) => column[i] ?? null, token.value);
   }
   const result = checkFlag(or());

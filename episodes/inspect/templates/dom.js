@@ -15,14 +15,14 @@ function element(name, attributes = {}, ...children) {
 
 const MOST_OF_ID = 24;  // characters
 
-function shortId(id, others = []) {  // with "…" for what is left out: all but 8 of 32 random hexadecimal digits, and the middle
-  const short = middleCut(id.replace(/^([0-9a-f]{8})[0-9a-f]{24}(?![0-9a-f])/, "$1…"));
+function shortId(id, others = [], most = MOST_OF_ID) {  // with "…" for what is left out: all but 8 of 32 random hexadecimal digits, and the middle
+  const short = middleCut(id.replace(/^([0-9a-f]{8})[0-9a-f]{24}(?![0-9a-f])/, "$1…"), most);
   return short !== id && others.some((other) => other !== id && shortId(other) === short) ? id : short;
 }
 
-function middleCut(text) {
-  const end = Math.floor((MOST_OF_ID - 1) / 2);
-  return text.length <= MOST_OF_ID ? text : `${text.slice(0, MOST_OF_ID - 1 - end)}…${text.slice(-end)}`;
+function middleCut(text, most) {
+  const end = Math.floor((most - 1) / 2);
+  return text.length <= most ? text : `${text.slice(0, most - 1 - end)}…${text.slice(-end)}`;
 }
 
 function idButton(id) {  // the short id, which copies the whole one
@@ -41,6 +41,8 @@ function show(value) {
   const rounded = +value.toPrecision(4);
   return Math.abs(rounded) < 1e-3 ? rounded.toExponential().replace(/e([-+])(\d)$/, "e$10$2") : String(rounded);
 }
+
+const amount = (value) => (Number.isInteger(value) && Math.abs(value) < 1e12 ? value.toLocaleString("en") : show(value));  // in tables and charts
 
 function height(value, low, high, top, bottom) {
   return high > low ? bottom - (bottom - top) * ((value / 2 - low / 2) / (high / 2 - low / 2)) : (top + bottom) / 2;

@@ -636,8 +636,7 @@ function draw() {
   const stage = element("div", { id: "stage" }, pictures, scrub, element("div", { id: "axis" }));
   const tracks = [stage, ...empty, element("div", { id: "lanes" }), picker()], difference = firstDifference();
   const parts = isTalk(shown) ? [...(isTalk(other) ? [] : difference), ...conversation(), folded([...(isTalk(other) ? difference : []), ...tracks, ...turns()])] : [...difference, ...conversation(), ...tracks];
-  panel.replaceChildren(heading(shown), element("p", { id: "apart", class: "note", role: "status" }), ...learnedIn(), ...parts, keys, ...(isTalk(shown) ? [] : turns()));
-  tellApart();
+  panel.replaceChildren(heading(shown), ...learnedIn(), ...parts, keys, ...(isTalk(shown) ? [] : turns()));
   drawLanes();
 }
 

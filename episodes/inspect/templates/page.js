@@ -1,7 +1,7 @@
 // The page: its state, which is in the address too, the choice of episodes, the keyboard, and the server if there is one.
 
 const live = document.body.dataset.live === "yes";
-const state = { stepOfAgent: null, filter: "", ending: "", sort: null, down: false, isListed: true, episode: null, other: null, agent: null, step: 0, view: null, lanes: null, joined: null, closed: [], tolerance: 0, speed: 20, loop: false, token: null, isLinked: false, colour: "", siblings: true, areTracksOpen: false, isComparing: false, large: [], byQuantity: false, columns: null };
+const state = { stepOfAgent: null, filter: "", ending: "", sort: null, down: false, isListed: true, episode: null, other: null, agent: null, step: 0, view: null, lanes: null, joined: null, closed: [], tolerance: 0, speed: 20, loop: false, token: null, isLinked: false, colour: "", siblings: true, areTracksOpen: false, isComparing: false, large: [], byQuantity: false, columns: null, kept: [] };
 const blocks = new Map();  // decoded blocks of the episodes in this file, by index
 let version = null;
 let requests = 0;
@@ -43,7 +43,7 @@ function saveNow(isNew = false) {  // `isNew`: Back returns to the address befor
     filter: state.filter, ending: state.ending, sort: state.sort ? `${state.down ? "-" : ""}${state.sort}` : "", episode: keyText(state.episode),
     list: state.isListed && state.episode ? "yes" : "", other: keyText(state.other), agent: shown?.turns && state.agent ? state.agent : "", step: state.step || "", view: state.view?.join(",") ?? "", lanes: state.lanes ? JSON.stringify(state.lanes) : "",
     joined: state.joined ? JSON.stringify(state.joined) : "", tolerance: state.tolerance || "", large: state.large.length ? JSON.stringify(state.large) : "",
-    token: state.token ?? "", colour: state.colour, by: state.byQuantity ? "quantity" : "", columns: state.columns ? JSON.stringify(state.columns) : "",
+    token: state.token ?? "", colour: state.colour, by: state.byQuantity ? "quantity" : "", columns: state.columns ? JSON.stringify(state.columns) : "", keep: state.kept.join(","),
   };
   const query = new URLSearchParams(Object.entries(parts).filter(([, value]) => value !== ""));
   history[isNew ? "pushState" : "replaceState"](null, "", `#${query}`);
@@ -57,7 +57,7 @@ function load() {
     episode: keyFrom(query.get("episode")), other: keyFrom(query.get("other")), step: Number(query.get("step")) || 0,
     view: numbers.length === 2 && numbers[0] < numbers[1] ? numbers : null, lanes: listFrom(query.get("lanes")),
     joined: listFrom(query.get("joined")), large: listFrom(query.get("large")) ?? [], byQuantity: query.get("by") === "quantity", tolerance: Math.max(Number(query.get("tolerance")) || 0, 0),
-    token: /^\d+$/.test(query.get("token") ?? "") ? Number(query.get("token")) : null, colour: query.get("colour") ?? "", columns: listFrom(query.get("columns")),
+    token: /^\d+$/.test(query.get("token") ?? "") ? Number(query.get("token")) : null, colour: query.get("colour") ?? "", columns: listFrom(query.get("columns")), kept: query.get("keep")?.split(",") ?? [],
   });
   state.agent = query.get("agent");
   state.isLinked = query.has("id") || state.step > 0 || state.token !== null;
@@ -162,7 +162,7 @@ function drawPlace() {  // in place of the table, where the episode is in it
     return button;
   };
   const all = element("button", { type: "button" }, `all ${noun}s`);
-  all.addEventListener("click", () => { state.isListed = true; save(); drawRows(); reveal(rowOf(state.episode)); find("rows").focus(); });
+  all.addEventListener("click", () => { state.isListed = true; save(); bring(rowOf(state.episode)); find("rows").focus(); });
   const compare = element("button", { type: "button", title: `then choose a second ${noun}` }, "compare");
   compare.addEventListener("click", () => { all.click(); compareNext(true); });
   const words = at < 0 ? "" : `${noun} ${(at + 1).toLocaleString("en")} of ${order.length.toLocaleString("en")}`;
@@ -182,9 +182,8 @@ function follow(row, isNew = true) {
 
 function walk(to) {  // by a key, to a place in the table, which scrolls into the window
   if (order[to] === undefined) return;
-  reveal(order[to]);
   if (state.isComparing) choose(order[to], true); else choose(order[to], false, false);
-  if (state.isListed) find(`row-${order[to]}`)?.scrollIntoView({ block: "nearest" });
+  bring(order[to]);
 }
 
 // --- keyboard and forms -----------------------------------------------------------------------------------------
@@ -225,7 +224,26 @@ document.addEventListener("keydown", (event) => {
 find("fold").addEventListener("click", () => { state.isListed = false; save(); drawRows(); find("place").querySelector("button:last-child").focus(); });
 find("compare").addEventListener("click", () => compareNext(!state.isComparing));
 find("rows").addEventListener("scroll", () => requestAnimationFrame(drawRows));
-addEventListener("resize", fitColumns);
+let fitted = "";  // the widths for which the columns were chosen
+const sizes = new ResizeObserver(() => requestAnimationFrame(() => {  // also when the table is shown again
+  const widths = `${document.body.clientWidth} ${find("rows").clientWidth > 0}`;
+  if (fitted === widths) return;
+  fitted = widths;
+  if (table.num) fitColumns();
+}));
+for (const one of [document.body, find("list")]) sizes.observe(one);
+find("chooser").addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  find("chooser").open = false;
+  find("chooser").querySelector("summary").focus();
+  event.stopPropagation();
+});
+document.addEventListener("pointerdown", ({ target }) => { if (!find("chooser").contains(target)) find("chooser").open = false; });
+find("back-to-table").addEventListener("click", () => {
+  if (!state.isListed) { find("place").querySelector("button:last-child").click(); return; }
+  find("rows").focus({ preventScroll: true });
+  bring(rowOf(state.episode));
+});
 for (const event of ["pointerover", "focusin"]) find("rows").addEventListener(event, ({ target }) => { if (target.closest("th")) find("meaning").textContent = meaningOf(target.closest("th").querySelector("button")?.dataset.column); });
 find("filters").addEventListener("submit", (event) => { event.preventDefault(); find("rows").focus(); });
 for (const [id, name] of [["words", "filter"], ["ending", "ending"]]) {
@@ -233,6 +251,8 @@ for (const [id, name] of [["words", "filter"], ["ending", "ending"]]) {
     state[name] = find(id).value;
     find("rows").scrollTop = 0;
     arrange();
+    fitColumns();
+    reveal(rowOf(state.episode));
     overview();
     save();
   });

@@ -6,9 +6,10 @@ const TITLES = {
   nth: "position in the data set, from 0, which conditions call nth and Python dataset[nth]", findings: "findings of the doctor with this id; each names the first episode with its problem, so further ones may have 0",
   t_started: "first step of the chunk in its episode", update: "the newest update that learned from it", worker: "the worker that sampled it",
   log_ratio: "mean of |log(probability of the action when learned / when sampled)|, of its steps that are in the first gradient step of that update, whose page calls it |log ratio|; – is none", advantage: "mean advantage of its steps in that update",
+  is_complete: "whether the rows with this id are one episode, from its reset to its end", episode_length: "steps of all chunks with this id", episode_return: "sum of the rewards of all chunks with this id",
   [TRAINING_STEP]: "environment steps of the run when it was sampled", [KEPT_AS]: "why it was kept: the best or the worst return of its interval of the training, or at random",
 };
-const MOST_USEFUL = ["id", "nth", "return", "findings", "agent_id", "t_started", KEPT_AS, TRAINING_STEP, "length", "ending", "num_agents", "update", "advantage", "log_ratio", "worker"];
+const MOST_USEFUL = ["id", "nth", "return", "length", "ending", "findings", "agent_id", "t_started", KEPT_AS, TRAINING_STEP, "num_agents", "update", "advantage", "log_ratio", "worker"];
 let left = new Set();  // columns that are left out, since they do not fit or are not chosen
 const LABELS = { nth: "#" };  // heads of columns that are not their names
 const NO_AMOUNTS = ["nth", "update", "worker", "seed", "policy_version_min", "policy_version_max"];  // numbers that are names, without a bar
@@ -16,6 +17,7 @@ let table = { num: 0, columns: {} };
 let named = {};  // the columns by the names of conditions: those of custom data also by their own
 let findings = null;  // of the doctor
 let natural = [];  // the rows in the order of the training, or of the data set
+let isInTraining = false;  // whether the rows have the order of the training
 let order = [];  // indices of the rows that match the filter, in the chosen order
 let readable = "";  // the last condition that could be evaluated
 
@@ -43,8 +45,11 @@ function nameColumns() {
   named = { ...Object.fromEntries(short), ...columns };
   const steps = columns[TRAINING_STEP];
   natural = [...Array(table.num).keys()];
-  if (steps && natural.every((row) => Number.isFinite(steps[row]))) natural.sort((a, b) => steps[a] - steps[b] || a - b);
+  isInTraining = Boolean(steps) && natural.every((row) => Number.isFinite(steps[row]));
+  if (isInTraining) natural.sort((a, b) => steps[a] - steps[b] || a - b);
 }
+
+const orderedBy = () => (named[state.sort] ? { name: state.sort, isDown: state.down } : { name: isInTraining ? TRAINING_STEP : "nth", isDown: false });
 
 const headOf = (name) => LABELS[name] ?? (name.startsWith(CUSTOM) && named[name.slice(CUSTOM.length)] === table.columns[name] ? name.slice(CUSTOM.length) : name);
 
@@ -62,7 +67,7 @@ function rowOf(key) {  // -1 if there is no such episode
   return -1;
 }
 
-const isCondition = (text) => /[<>=!()'"]|\b(and|or|not)\b/.test(text) || text in named;
+const isCondition = (text) => /[<>=!()'"]|\b(and|or|not)\b/i.test(text) || text in named;
 
 function evaluate(text) {  // the rows for which a condition is true
   const matches = condition(text, named);
@@ -75,8 +80,8 @@ function filtered() {
   find("error").textContent = "";
   if (!text) readable = "";
   if (!text || !isCondition(text)) {
-    const parts = text.toLowerCase().split("…"), texts = Object.values(table.columns).filter(isText), matches = (value) => parts.every((part) => value.includes(part));
-    return natural.filter((row) => isEnding(row) && (!text || texts.some((column) => matches(String(column[row] ?? "").toLowerCase()))));
+    const texts = Object.values(table.columns).filter(isText), searchedIn = searcher();
+    return natural.filter((row) => isEnding(row) && (!text || texts.some((column) => searchedIn(column[row]))));
   }
   let rows = natural;
   try {
@@ -100,19 +105,35 @@ function arrange() {
       return typeof x === "string" ? sign * x.localeCompare(y) : sign * (x - y);
     });
   }
-  find("count").textContent = `${order.length.toLocaleString("en")} of ${table.num.toLocaleString("en")}`;
-  const text = state.filter.trim(), noun = table.columns.num_agents ? "game" : "episode";
+  const text = state.filter.trim(), searched = searchedText(), ids = searched ? table.columns.id.map(searcher()) : null, inIds = ids ? order.filter((row) => ids[row]).length : 0;
+  find("count").textContent = `${order.length.toLocaleString("en")} of ${table.num.toLocaleString("en")}${searched ? `: ${JSON.stringify(text)} in ${counted(inIds, "id")}` : ""}`;
+  const noun = table.columns.num_agents ? "game" : "episode";
   const unmatched = text && !isCondition(text) ? `no id and no other text contains ${JSON.stringify(text)}; a condition is, for example: return > 100` : `no ${noun} matches the filter`;
   const none = live ? `no ${noun}s yet: waiting for a writer` : "the data set has no episodes";
   find("empty").replaceChildren(...(order.length ? [] : table.num ? similarIds(text) ?? [unmatched] : [none]));
   drawRows();
-  tellApart();
 }
 
-function tellApart() {  // that the episode that is shown is not in the table
-  const row = rowOf(state.episode), filter = find("error").textContent ? readable : state.filter.trim(), part = find("apart");
-  const tests = [filter && `the filter ${filter}`, state.ending && `the ending ${state.ending}`].filter(Boolean);
-  if (part) part.textContent = row >= 0 && tests.length && !order.includes(row) ? `This episode is not in the table: it does not match ${tests.join(" and ")}.` : "";
+function searchedText() {  // "" of a condition
+  const text = state.filter.trim();
+  return isCondition(text) ? "" : text.toLowerCase();
+}
+
+function searcher() {  // whether a text has the parts of the searched one
+  const parts = searchedText().split("…");
+  return (value) => parts.every((part) => String(value ?? "").toLowerCase().includes(part));
+}
+
+function marked(text) {  // a text of the table, in which the searched one is marked
+  const searched = searchedText(), at = searched ? text.toLowerCase().indexOf(searched) : -1;
+  return at < 0 ? [text] : [text.slice(0, at), element("mark", {}, text.slice(at, at + searched.length)), text.slice(at + searched.length)];
+}
+
+function filterBy(part, former = part) {  // add a condition to the filter in place of a former one, or take it away if it is there
+  const text = state.filter.trim(), rest = isCondition(text) ? text.replace(former, "").replace(/^ and | and $/, "") : "", isThere = former === part && text.includes(part);
+  const before = /\bor\b/.test(rest) && !/^\(.*\)$/.test(rest) ? `(${rest})` : rest;
+  find("words").value = isThere ? rest : [before, part].filter(Boolean).join(" and ");
+  find("words").dispatchEvent(new Event("input"));
 }
 
 function similarIds(text) {  // what to do if no id equals that of a condition, but ids begin with it
@@ -132,17 +153,26 @@ function shownColumns() {
   const { columns } = table, names = Object.keys(columns), differs = (a, b) => a && b && a.some((value, i) => !isSame(value, b[i]));
   const whole = differs(columns.episode_return, columns.return) ? ["episode_return"] : [];
   const isUseful = (name) => names.includes(name) && !(name === "t_started" && columns.t_started.every((start) => start === 0));
-  const all = [...FIRST_COLUMNS.filter(isUseful), ...whole, ...names.filter((name) => name.startsWith(CUSTOM))];
+  const all = [...FIRST_COLUMNS.filter(isUseful), ...whole, ...names.filter((name) => name.startsWith(CUSTOM))].filter((name) => name !== "length" || !isLengthReturn());
   if (!names.includes("findings") || columns.findings.every((count) => count === 0)) all.splice(0, all.length, ...all.filter((name) => name !== "findings"));
   const isConstant = (name) => table.num > 1 && !["id", "return"].includes(name) && !Array.prototype.some.call(columns[name], (value) => !isSame(value, columns[name][0]));
   const varied = all.filter((name) => !isConstant(name));
-  return { varied, constant: all.filter(isConstant), every: [...varied, ...names.filter((name) => !varied.includes(name))] };
+  const repeats = ["terminated", "truncated", ...["return", "length"].map((name) => `episode_${name}`).filter((name) => columns[name] && !differs(columns[name], columns[name.slice(8)]))];
+  const isOffered = (name) => !varied.includes(name) && (!repeats.includes(name) || state.columns?.includes(name));  // `ending` has both flags
+  return { varied, constant: all.filter(isConstant), every: [...varied, ...names.filter(isOffered)] };
+}
+
+function isLengthReturn() {  // so that one of the columns says both
+  const { length, return: returns } = table.columns;
+  return table.num > 1 && length.every((steps, row) => steps === returns[row]);
 }
 
 const visibleColumns = () => shownColumns().every.filter((name) => !left.has(name));
 
 function fitColumns() {  // leave out the least useful columns until the others fit, or those that were not chosen
-  const { varied, every } = shownColumns(), box = find("rows"), main = document.querySelector("main"), isKept = (name) => ["id", state.sort].includes(name);
+  const { varied, every } = shownColumns(), box = find("rows"), main = document.querySelector("main"), shownFirst = ["id", orderedBy().name];
+  if (!box.clientWidth) return;  // the table is folded: it is fitted when it is shown
+  const words = state.filter.match(/\w+/g) ?? [], isKept = (name) => shownFirst.includes(name) || state.kept.includes(name.replace(CUSTOM, "")) || (isCondition(state.filter) && words.includes(name.replace(CUSTOM, "")));
   left = new Set(every.filter((name) => !isKept(name) && !(state.columns ?? varied).includes(name)));
   main.style.setProperty("--table", "100%");  // the widest
   drawHeads();
@@ -187,10 +217,10 @@ function chooseColumns(focused) {
 
 function drawHeads() {
   const { constant, every } = shownColumns(), first = (name) => table.columns[name][0];
-  const same = constant.flatMap((name, i) => [i ? ", " : "", element("span", { title: TITLES[name] }, `${headOf(name)} ${cellText(first(name)) || "none"}`)]);
+  const same = constant.flatMap((name, i) => [i ? ", " : "", element("span", { title: TITLES[name] }, `${headOf(name)} ${cellText(first(name), name) || "none"}`)]);
   find("same").replaceChildren(...(same.length ? ["the same in all rows: ", ...same] : []));
   drawMenu(every);
-  find("names").textContent = `Columns of conditions: ${every.map((name) => `${headOf(name) === LABELS[name] ? name : headOf(name)}`).join(", ")}.`;
+  find("names").textContent = `Columns of conditions: ${[...new Set([...every, ...Object.keys(table.columns)])].map((name) => `${headOf(name) === LABELS[name] ? name : headOf(name)}`).join(", ")}.`;
   document.querySelector("#rows thead tr").replaceChildren(...visibleColumns().map((name) => {
     const button = element("button", { type: "button", "data-column": name, title: TITLES[name] }, headOf(name));
     button.addEventListener("click", () => {
@@ -198,15 +228,21 @@ function drawHeads() {
       Object.assign(state, { sort: isLast ? null : name, down: state.sort === name ? !isNumber : isNumber });  // the third time: the order of the table
       drawHeads();
       arrange();
+      reveal(rowOf(state.episode));
       save();
       document.querySelector(`th button[data-column="${CSS.escape(name)}"]`).focus();
     });
-    const sorted = state.sort !== name ? "none" : state.down ? "descending" : "ascending";
+    const { name: by, isDown } = orderedBy(), sorted = table.columns[name] !== named[by] ? "none" : isDown ? "descending" : "ascending";
     return element("th", { scope: "col", "aria-sort": sorted, class: isText(table.columns[name]) ? "text" : "" }, button);
   }));
 }
 
-const cellText = (value) => (typeof value === "string" ? shortId(value) : Number.isNaN(value) ? "–" : show(value));
+const isNarrow = () => matchMedia("(max-width: 600px)").matches;
+
+function cellText(value, name = "") {
+  if (typeof value === "string") return shortId(value, [], name === "id" && isNarrow() ? 11 : MOST_OF_ID);
+  return Number.isNaN(value) ? "–" : NO_AMOUNTS.includes(name) ? show(value) : amount(value);
+}
 
 const extents = new WeakMap();  // of columns
 
@@ -241,32 +277,42 @@ function drawRows() {
       const bar = barOf(name, value);
       const isOdd = ["return", "episode_return"].includes(name) && !Number.isFinite(value), isText = typeof value === "string";
       const kind = name === "ending" ? kindOf(value) : isText ? "text" : isOdd || (name === "findings" && value) ? "bad" : "";
-      return element("td", { class: bar ? `${kind} amount` : kind, style: bar, "data-column": name, title: isText ? value : isOdd ? "not a finite number" : undefined }, isOdd ? show(value) : cellText(value));
+      return element("td", { class: bar ? `${kind} amount` : kind, style: bar, "data-column": name, title: isText ? value : isOdd ? "not a finite number" : undefined }, ...(isOdd ? [show(value)] : marked(cellText(value, name))));
     });
     const line = element("tr", { id: `row-${row}`, "aria-selected": String(row === chosen), class: row === other ? "other" : "" }, ...cells);
     line.addEventListener("mousedown", (event) => { if (event.shiftKey) event.preventDefault(); });  // which would select text
     line.addEventListener("click", (event) => {
       const isOther = (event.shiftKey || state.isComparing) && chosen >= 0 && row !== chosen;
-      choose(row, isOther).then(() => { if (matchMedia("(max-width: 900px)").matches && !state.isComparing) find("episode").scrollIntoView({ block: "start" }); });
+      choose(row, isOther).then(() => { if (matchMedia("(max-width: 900px)").matches && !state.isComparing) find("reading").scrollIntoView({ block: "start" }); });
     });
     return line;
   }));
   find("compare").setAttribute("aria-pressed", String(state.isComparing));
   find("compare").disabled = table.num < 2;
+  const noun = table.columns.num_agents ? "game" : "episode", isOutside = chosen >= 0 && !order.includes(chosen);
+  find("hint").textContent = state.isComparing ? `choose a second ${noun} in the table` : "";
+  find("outside").textContent = isOutside ? `${noun} ${shortId(state.episode.id)} is not among the ${order.length.toLocaleString("en")} shown` : "";
   markClipped();
   for (const svg of document.querySelectorAll("#overview svg")) svg.mark(chosen);
   box.setAttribute("aria-activedescendant", chosen < 0 ? "" : `row-${chosen}`);
 }
 
-function reveal(row) {  // scroll so that a row is visible
+function reveal(row) {  // scroll the table so that a row is in its part that is in the window
   const at = order.indexOf(row) * ROW_HEIGHT, box = find("rows"), head = 34;
   if (at < 0) return;
+  const inWindow = innerHeight - box.getBoundingClientRect().top, height = inWindow > head + 2 * ROW_HEIGHT ? Math.min(box.clientHeight, inWindow) : box.clientHeight;
   if (at < box.scrollTop) box.scrollTop = at;
-  if (at + ROW_HEIGHT + head > box.scrollTop + box.clientHeight) box.scrollTop = at + ROW_HEIGHT + head - box.clientHeight;
+  if (at + ROW_HEIGHT + head > box.scrollTop + height) box.scrollTop = at + ROW_HEIGHT + head - height;
+}
+
+function bring(row) {  // scroll the window, too, which matters for the last rows
+  reveal(row);
+  drawRows();
+  if (state.isListed) find(`row-${row}`)?.scrollIntoView({ block: "nearest" });
 }
 
 function brief(value) {  // at most 8 characters, if few digits say about the same
-  const texts = [show(value), ...[3, 2].map((digits) => String(Number(value.toPrecision(digits)))), value.toExponential(1)];
+  const texts = [amount(value), ...[3, 2].map((digits) => String(Number(value.toPrecision(digits)))), value.toExponential(1)];
   return texts.find((text) => text.length <= 8) ?? texts.at(-1);
 }
 
@@ -274,7 +320,38 @@ function brief(value) {  // at most 8 characters, if few digits say about the sa
 
 const MOST_DOTS = 2000, GROUPS = 40;  // of more episodes, a chart has the quantiles of groups
 
-function chart(title, values) {  // returns or lengths in the natural order of the table
+function axisOfEpisodes() {  // of the charts: training steps, or places in the order of the table if no numbers are the places of their groups
+  const steps = table.columns[TRAINING_STEP], noun = table.columns.num_agents ? "game" : "episode", last = Math.max(table.num - 1, 0);
+  const [first, end] = isInTraining && table.num ? [steps[natural[0]], steps[natural[last]]] : [0, 0];
+  if (first < end && table.num <= MOST_DOTS) return { name: "training step", column: headOf(TRAINING_STEP), of: (row) => steps[row], low: first, high: end };
+  const placeOf = new Int32Array(table.num);
+  natural.forEach((row, place) => { placeOf[row] = place; });
+  return { name: isInTraining ? `${noun} in the order of the training` : noun, column: isInTraining ? null : "nth", of: (row) => placeOf[row], low: 0, high: last };
+}
+
+function dragRange(svg, axis, valueAt) {  // a drag over a chart selects the episodes of a range of its axis; whether the last press was a drag
+  let from = null, isDrag = false;
+  const at = (event) => { const box = svg.getBoundingClientRect(); return Math.min(600, Math.max(0, 600 * (event.clientX - box.left) / box.width)); };
+  svg.addEventListener("pointerdown", (event) => { [from, isDrag] = [axis.column && event.button === 0 ? at(event) : null, false]; });
+  svg.addEventListener("pointermove", (event) => {
+    if (from === null || Math.abs(at(event) - from) < 6) return;
+    if (!isDrag) svg.setPointerCapture(event.pointerId);
+    isDrag = true;
+    svg.querySelector(".drag")?.remove();
+    svg.append(element("rect", { class: "drag", x: Math.min(from, at(event)), width: Math.abs(at(event) - from), y: 0, height: 96 }));
+  });
+  svg.addEventListener("pointerup", (event) => {
+    if (isDrag && from !== null) {
+      const [a, b] = [from, at(event)].sort((x, y) => x - y).map(valueAt), { column } = axis;
+      filterBy(`${column} >= ${Math.ceil(a)} and ${column} <= ${Math.floor(b)}`, new RegExp(`\\b${column} >= \\d+ and ${column} <= \\d+`));
+    }
+    from = null;
+  });
+  svg.addEventListener("pointercancel", () => { svg.querySelector(".drag")?.remove(); [from, isDrag] = [null, false]; });
+  return () => isDrag;
+}
+
+function chart(title, values, axis) {  // returns or lengths of all episodes
   const num = table.num, { ending } = table.columns, isChosen = new Uint8Array(num).fill(order.length === num ? 1 : 0);
   if (order.length < num) for (const row of order) isChosen[row] = 1;
   let low = Infinity, high = -Infinity, least = Infinity, most = -Infinity, odd = 0, sum = 0, lowest = -1, highest = -1;  // low and high are of all episodes, the others of the chosen ones
@@ -286,9 +363,7 @@ function chart(title, values) {  // returns or lengths in the natural order of t
     if (value > high) [high, highest] = [value, row];
   }
   const svg = element("svg", { viewBox: "0 0 600 96", preserveAspectRatio: "none", role: "img", "aria-label": title });
-  const placeOf = new Int32Array(num);
-  natural.forEach((row, place) => { placeOf[row] = place; });
-  const xAt = (row) => 4 + 592 * placeOf[row] / Math.max(num - 1, 1), yAt = (value) => height(value, low, high, 6, 90);
+  const xAt = (row) => 4 + 592 * (axis.of(row) - axis.low) / (axis.high - axis.low || 1), yAt = (value) => height(value, low, high, 6, 90);
   const isDense = num > MOST_DOTS, parts = isDense ? [lowest, highest].filter((row) => row >= 0) : natural.filter((row) => Number.isFinite(values[row]));
   if (isDense) svg.append(...quantiles(values, isChosen, yAt));
   const paths = new Map();
@@ -303,7 +378,9 @@ function chart(title, values) {  // returns or lengths in the natural order of t
   const infinite = natural.filter((row) => isChosen[row] && !Number.isFinite(values[row]) && !Number.isNaN(values[row]));
   const ends = infinite.map((row) => (values[row] > 0 ? `M${xAt(row).toFixed(1)} -2l-5 8h10z` : `M${xAt(row).toFixed(1)} 98l-5 -8h10z`));
   if (infinite.length) svg.append(element("path", { class: "infinite", d: ends.join(""), fill: "var(--defect)" }));
+  const isDragged = dragRange(svg, axis, (x) => axis.low + (x - 4) / 592 * (axis.high - axis.low));
   svg.addEventListener("click", (event) => {
+    if (isDragged()) return;
     const box = svg.getBoundingClientRect(), x = 600 * (event.clientX - box.left) / box.width, y = 96 * (event.clientY - box.top) / box.height;
     let best = -1, distance = Infinity;
     for (let row = 0; row < num; row++) {
@@ -311,7 +388,7 @@ function chart(title, values) {  // returns or lengths in the natural order of t
       const d = (xAt(row) - x) ** 2 + (yAt(values[row]) - y) ** 2;
       if (d < distance) [best, distance] = [row, d];
     }
-    if (best >= 0) { choose(best); reveal(best); }
+    if (best >= 0) { choose(best); bring(best); }
   });
   svg.mark = (row) => {  // the shown episode
     svg.querySelectorAll(".here").forEach((part) => part.remove());
@@ -323,12 +400,11 @@ function chart(title, values) {  // returns or lengths in the natural order of t
     svg.append(...rings.map(([name, width]) => element("path", { ...at, stroke: `var(--${name})`, "stroke-width": width })));
   };
   svg.mark(rowOf(state.episode));
-  const count = order.length - odd, mean = count ? `mean ${show(sum / count)}, ` : "", range = least > most ? "none" : least === most ? show(least) : `${show(least)} … ${show(most)}`;
+  const count = order.length - odd, mean = count ? `mean ${amount(sum / count)}, ` : "", range = least > most ? "none" : least === most ? amount(least) : `${amount(least)} … ${amount(most)}`;
   const words = [`${mean}${range}`, ...(odd ? [", ", element("b", { class: "bad" }, `${odd.toLocaleString("en")} not finite${infinite.length ? " (▲)" : ""}`)] : [])];
-  const noun = table.columns.num_agents ? "game" : "episode", isKnown = low <= high;
-  const steps = table.columns[TRAINING_STEP], isByStep = steps && natural.every((row) => Number.isFinite(steps[row])), stepOf = (place) => steps[natural[place]].toLocaleString("en");
+  const isKnown = low <= high;
   const heights = isKnown ? [...new Set([high, low])].map((value) => element("span", { style: `top:${yAt(value)}px`, title: show(value) }, brief(value))) : [];
-  const places = num ? [...new Set([0, num - 1])].map((n) => element("span", { style: `left:${xAt(natural[n]) / 6}%` }, n === 0 ? isByStep ? `training step ${stepOf(0)}` : `${noun} 0` : isByStep ? stepOf(num - 1) : n.toLocaleString("en"))) : [];
+  const places = num ? [...new Set([0, num - 1])].map((n) => element("span", { style: `left:${xAt(natural[n]) / 6}%` }, `${n === 0 ? `${axis.name} ` : ""}${axis.of(natural[n]).toLocaleString("en")}`)) : [];
   const plot = element("div", { class: "plot" }, element("div", { class: "heights" }, ...heights), svg, element("div", { class: "places" }, ...places));
   if (isKnown && low < 0 && high > 0) svg.prepend(element("line", { class: "grid", x1: 0, x2: 600, y1: yAt(0), y2: yAt(0) }));
   const key = (style, name) => [element("i", { class: "swatch", style }), name];
@@ -338,7 +414,7 @@ function chart(title, values) {  // returns or lengths in the natural order of t
 }
 
 function quantiles(values, isChosen, yAt) {  // of the chosen ones of each of at most 40 groups of neighbouring episodes: no line joins separate groups
-  const every = Math.ceil(table.num / GROUPS), paths = { wide: "", half: "", median: "" };
+  const every = Math.ceil(table.num / GROUPS), readings = [], noun = table.columns.num_agents ? "games" : "episodes", paths = { wide: "", half: "", median: "" };
   const spans = { wide: [0.1, 0.9], half: [0.25, 0.75], median: [0.5, 0.5] };
   for (let begin = 0; begin < table.num; begin += every) {
     const rows = natural.slice(begin, begin + every).filter((row) => isChosen[row] && Number.isFinite(values[row]));
@@ -348,12 +424,13 @@ function quantiles(values, isChosen, yAt) {  // of the chosen ones of each of at
       return sorted[below] * (1 - rest) + sorted[Math.ceil(place)] * rest;
     };
     const x = 4 + 592 * begin / table.num, width = 592 * Math.min(every, table.num - begin) / table.num;
+    readings.push(element("rect", { x, width, y: 0, height: 96, fill: "transparent" }, element("title", {}, `${noun} ${begin.toLocaleString("en")} to ${(Math.min(begin + every, table.num) - 1).toLocaleString("en")}: ${amount(sorted[0])} … ${amount(sorted.at(-1))}, median ${amount(at(0.5))}`)));
     for (const [name, [low, high]] of Object.entries(spans)) {
       const [bottom, top] = [yAt(at(low)), yAt(at(high))].map((y) => y.toFixed(2));
       paths[name] += name === "median" ? `M${x.toFixed(1)} ${top}h${width.toFixed(2)}` : `M${x.toFixed(1)} ${top}h${width.toFixed(2)}V${bottom}h${(-width).toFixed(2)}z`;
     }
   }
-  return Object.entries(paths).map(([name, d]) => element("path", { d, class: `quantile ${name}` }));
+  return [...Object.entries(paths).map(([name, d]) => element("path", { d, class: `quantile ${name}` })), ...readings];
 }
 
 function overview() {
@@ -363,15 +440,18 @@ function overview() {
   for (const [name, count] of Object.entries(counts)) {
     if (!count && name === "both") continue;
     const bar = element("i", { style: `width:${100 * count / Math.max(order.length, 1)}%;background:var(--${name === "both" ? "terminated" : name})` });
-    bars.append(element("div", { class: "bar" }, element("span", {}, name), element("span", {}, bar), element("b", {}, count.toLocaleString("en"))));
+    const part = `ending = '${name === "both" ? "terminated and truncated" : name}'`, isOn = state.filter.includes(part);
+    const line = element("button", { type: "button", class: "bar", title: `only those with ${part}`, "aria-pressed": String(isOn), ...(count || isOn ? {} : { disabled: "" }) }, element("span", {}, name), element("span", {}, bar), element("b", {}, count.toLocaleString("en")));
+    line.addEventListener("click", () => { filterBy(part); document.querySelector(`#overview .bar[title="only those with ${part}"]`)?.focus(); });
+    bars.append(line);
   }
   const { return: returns, length: lengths, [KEPT_AS]: reasons } = table.columns, noun = table.columns.num_agents ? "game" : "episode";
-  const isConstant = table.num > 1 && lengths.every((length) => length === lengths[0]), isReturn = table.num > 1 && lengths.every((length, row) => length === returns[row]);
+  const isConstant = table.num > 1 && lengths.every((length) => length === lengths[0]), isReturn = isLengthReturn(), axis = axisOfEpisodes();
   const notes = isConstant ? [`The length of each ${noun} is ${show(lengths[0])}.`] : isReturn ? [`The length of each ${noun} is its return.`] : [];
   const names = [...new Set(reasons ?? [])].filter((name) => typeof name === "string").sort().join(", ").replace(/, ([^,]*)$/, " and $1");
   if (names) notes.unshift(`${counted(table.num, `kept ${noun}`)} (${names} of their interval): their mean is not the run's.`);
   find("overview").classList.toggle("short", isConstant || isReturn);
-  find("overview").replaceChildren(...(notes.length ? [element("p", { class: "note" }, notes.join(" "))] : []), chart("returns", returns), ...(isConstant || isReturn ? [] : [chart("lengths", lengths)]), bars);
+  find("overview").replaceChildren(...(notes.length ? [element("p", { class: "note" }, notes.join(" "))] : []), chart("returns", returns, axis), ...(isConstant || isReturn ? [] : [chart("lengths", lengths, axis)]), bars);
   let steps = 0;
   for (const length of table.columns.length) steps += length;
   const parts = [table.environment, counted(table.num, noun), counted(steps, table.columns.num_agents ? "env step" : "step"), table.missing];

@@ -45,7 +45,7 @@ function prepare(box) {
   for (const [name, column] of Object.entries(columns)) {
     if (!column.some((v) => typeof v === "string")) continue;
     const k = heads.findIndex((head) => head.dataset.name === name);
-    texts[name] = (shown) => [...new Set(column.filter((v, i) => v !== null && (v === shown || (k >= 0 && rows[i].cells[k].textContent === shown))))];
+    texts[name] = (shown) => [...new Set(column.filter((v, i) => v !== null && (v === shown || (k >= 0 && rows[i].cells[k].textContent.replace("…", "") === shown.replace("…", "")))))];
   }
   let words = null, order = rows.map((_, i) => i), matches = () => true, shown = FEW, readableText = "", lastTest = matches;
 
