@@ -15,7 +15,7 @@ from episodes.inspect.scales import end_ticks
 from episodes.inspect.sparklines import key_of_colours
 
 HEIGHT, STRIP_HEIGHT = 14, 8
-MOST_SEGMENTS = 80
+MOST_SEGMENTS = 64
 CELLS = 32  # of a strip
 PALEST = 0.18  # strength of the lowest number of a strip
 FEW = 0.55  # share of the capacity: labels of fewer steps have no room at both ends

@@ -831,7 +831,7 @@ def test_tooltips_have_whole_ids(view: str, tmp_path: Path) -> None:
     }[view]()
     html = value._repr_html_() or ""
     for i, id_ in enumerate(ids):
-        short = id_[:8] if i % 2 else f"{id_[:12]}…{id_[-11:]}"
+        short = f"{id_[:8]}…" if i % 2 else f"{id_[:12]}…{id_[-11:]}"
         assert f"<title>{id_}, return {2 * i if view != 'games' else 10 * i}, length" in html
         assert f'<td><span title="{id_}">{short}</span></td>' in html
 

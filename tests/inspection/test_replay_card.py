@@ -253,7 +253,8 @@ def test_cards_of_buffers_with_the_most_segments_are_small() -> None:
         id_ = f"{n:03}" + "x" * 60
         rewards = np.arange(n, n + 4) / 7
         buffer.add(SingleAgentEpisode.from_arrays(np.zeros(5), np.zeros(4), rewards, id_=id_, policy_versions=n))
-    buffer.update_priorities(np.arange(320), np.arange(320) / 7)
+    steps = np.arange(4 * ring_chart.MOST_SEGMENTS)
+    buffer.update_priorities(steps, steps / 7)
     assert str(replay_card(buffer).chart).count("<rect") == ring_chart.MOST_SEGMENTS + 2 * ring_chart.CELLS
     assert len(rendered(replay_card(buffer))) < 50_000
 
