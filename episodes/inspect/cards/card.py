@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from episodes.inspect.conversation import ConversationView
 
 MOST_OF_FACT = 1000  # characters of a fact that is opened
-HISTOGRAMS = "histograms from min to max, heights: square roots of the counts"
+HISTOGRAMS = "histograms, min to max; heights: roots of counts"
 MOST_DEFECTS = 2  # kinds of defects that a head names
 
 
