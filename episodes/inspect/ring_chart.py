@@ -143,7 +143,7 @@ def _strip(capacity: int, name: str, values: np.ndarray) -> str:
     for begin, mean, strength in zip(begins.tolist(), means.tolist(), strengths.tolist(), strict=True):
         if np.isfinite(mean):
             width = min(every, len(values) - begin)
-            text = f"<title>{number(mean)}</title>"
+            text = f"<title>{'mean ' * (every > 1)}{number(mean)}</title>"
             box = f'x="{begin}" width="{width}" height="{STRIP_HEIGHT}" opacity="{strength:.2f}"'
             cells += f"<rect {box}>{text}</rect>"
     picture = _scaled(

@@ -171,6 +171,10 @@ def test_the_card_equals_a_reference_of_the_stored_steps(chunks: Any, capacity: 
     assert [float(mean) for found in means for mean in found] == pytest.approx(
         [np.mean([row["return"] for row in complete])] if complete else [], rel=1e-3, abs=1e-3
     )
+    finished = sorted(row["return"] for row in complete)
+    extremes = {"best": finished[-1], "worst": finished[0]} if finished and finished[0] < finished[-1] else {}
+    marked = [text.split() for text in cells(card, "return") if " " in text]
+    assert {words[0]: float(words[-1]) for words in marked} == pytest.approx(extremes, rel=1e-3, abs=1e-3)
     check_memory(card, buffer)
     oldest = f"added {formatting.counted(len(buffer), 'step')} ago, t={expected[0]['start']} of episode"
     assert fact(card, "oldest stored step") == f"{oldest} {expected[0]['id']}"

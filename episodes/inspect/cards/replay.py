@@ -272,11 +272,11 @@ class StoredEpisodes:
         return facts
 
     def table(self) -> Table:
-        """Return a table of the first and last episodes, of those with the highest and the lowest return, and of the
-        one with the highest mean priority.
+        """Return a table of the first and last episodes, of the complete ones with the highest and the lowest return,
+        and of the one with the highest mean priority.
         """
         num, returns, means = len(self.entries), self.returns, self.mean_shares
-        marks = {} if returns is None else best_and_worst(returns)
+        marks = {} if returns is None else best_and_worst(np.where(self.are_complete, returns, np.nan))
         tops = (
             {} if means is None else {i: "highest" for i, word in best_and_worst(means).items() if word[:4] == "best"}
         )
