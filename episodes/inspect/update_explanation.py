@@ -21,6 +21,7 @@ from episodes.inspect.update_measures import (
     WORKER,
     correlation,
     histogram,
+    is_constant,
     log_ratios,
     mean,
     name_of,
@@ -30,7 +31,6 @@ from episodes.inspect.update_measures import (
 )
 from episodes.returns import discounted_returns
 from episodes.storage.ledger import LedgerReader
-from episodes.storage.search.statistics import without_rounding
 from episodes.tokens.names import GROUP, GROUP_ID, LOGP
 from episodes.tracks.stacking import object_array
 
@@ -375,8 +375,8 @@ class UpdateExplanation(Sequence[LearnedStep]):
         if self.value_errors is not None:
             known = np.isfinite(self.value_errors)
             targets = columns["value_target"][known]
-            std = float(without_rounding(targets.std(), targets.min(), targets.max())) if len(targets) else 0.0
-            share = float(np.var(self.value_errors[known])) / std**2 if std else float("nan")
+            is_known = not is_constant(targets)
+            share = float(np.var(self.value_errors[known]) / np.var(targets)) if is_known else float("nan")
             numbers["explained_variance"] = 1 - share
         return numbers
 

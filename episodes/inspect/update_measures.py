@@ -11,7 +11,6 @@ import numpy as np
 
 from episodes.inspect import formatting
 from episodes.inspect.scales import MOST_EXACT, are_whole, width_of_whole_bins
-from episodes.storage.search.statistics import without_rounding
 
 TOKEN = "token"  # measurement of algorithms whose rows are tokens
 WORKER = "worker"  # measurement of a ledger of a group of runners
@@ -217,12 +216,17 @@ def mean(column: np.ndarray) -> float:
     return float(finite.mean()) if len(finite) else float("nan")
 
 
+def is_constant(values: np.ndarray) -> bool:
+    """Return whether finite numbers [n] differ by no more than rounding errors, or there are none."""
+    rounding = 8 * np.finfo(np.float64).eps * np.abs(values).max(initial=0)
+    return not len(values) or bool(values.max() - values.min() <= rounding)
+
+
 def correlation(a: np.ndarray, b: np.ndarray) -> float:
     """Return the correlation of two columns, or NaN if one is constant."""
     known = np.isfinite(a) & np.isfinite(b)
     a, b = a[known], b[known]
-    spreads = [without_rounding(x.std(), x.min(), x.max()) if len(x) else 0.0 for x in (a, b)]
-    if len(a) < 2 or not all(spreads):
+    if len(a) < 2 or is_constant(a) or is_constant(b):
         return float("nan")
     return float(np.corrcoef(a, b)[0, 1])
 

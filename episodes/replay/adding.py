@@ -19,6 +19,7 @@ import numpy as np
 
 from episodes.errors import ChunkMismatch, InvalidArgument, TrackMismatch, WrongType, rejected_type
 from episodes.facts import Ending
+from episodes.facts.policy_versions import UNKNOWN
 from episodes.pack import EpisodePack
 from episodes.replay.continuation import check_contents
 from episodes.replay.ring.addition import Addition, Block
@@ -137,9 +138,10 @@ def _write(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> Non
     for part in split_pack(pack, ids, ring.capacity):
         if part.num_steps:
             surplus = max(part.num_steps - ring.capacity, 0)
-            if surplus:
-                part = part.move_starts(np.array([surplus]))
-            ring.add(addition_of(ring, part, None, surplus))
+            written = part.move_starts(np.array([surplus])) if surplus else part
+            ring.add(addition_of(ring, written, None, surplus))
+            if surplus and (runs := part.facts.policy_versions) is not None:
+                ring.versions.keep_newest(int(runs.versions.max(initial=UNKNOWN)))
 
 
 def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:

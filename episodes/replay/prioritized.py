@@ -241,6 +241,9 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         settings = {name: getattr(self, name) for name in _STATE}
         return super()._rest_of_state() | {"priorities": settings | self._priorities.get_state()}
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_priorities": None}  # as in the state
+
     def _check_kind(self, state: dict[str, Any]) -> None:
         if "priorities" not in state:
             raise StateMismatch("a state without priorities; restore it into an EpisodeReplayBuffer")

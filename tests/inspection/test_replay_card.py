@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from episodes import MultiAgentEpisode, SingleAgentEpisode
@@ -70,7 +70,8 @@ def additions(draw: st.DrawFn) -> list[dict[str, Any]]:
     for _ in range(draw(st.integers(1, 20))):
         i, length = draw(st.integers(0, 3)), draw(st.integers(1, 6))
         ending = draw(st.sampled_from(["cut", "cut", "terminated", "truncated", "terminated and truncated"]))
-        version = draw(st.sampled_from([None, 0, 3, 8]))
+        one = st.sampled_from([0, 3, 8])  # for all steps, or of each
+        version = draw(st.none() | one | st.lists(one, min_size=length, max_size=length))
         chunk = {"id": f"e{i}.{number[i]}", "t": times[i], "length": length, "ending": ending, "version": version}
         chunks.append(chunk)
         times[i] += length
@@ -96,8 +97,8 @@ def fill(buffer: Any, reference: Reference, chunks: list[dict[str, Any]]) -> Non
                 policy_versions=chunk["version"],
             )
         )
-        version = -1 if chunk["version"] is None else chunk["version"]
-        reference.steps += [Step(chunk["id"], t + k, float(r), version) for k, r in enumerate(rewards)]
+        versions = np.broadcast_to(-1 if chunk["version"] is None else chunk["version"], length).tolist()
+        reference.steps += [Step(chunk["id"], t + k, float(r), versions[k]) for k, r in enumerate(rewards)]
         reference.endings[chunk["id"]] = chunk["ending"]
 
 
@@ -123,7 +124,7 @@ def span(versions: list[int]) -> str:
 
 
 @settings(max_examples=60, deadline=None)
-@given(chunks=additions(), capacity=st.sampled_from([7, 13, 30, 200]), make=st.sampled_from(CLASSES))
+@given(chunks=additions(), capacity=st.sampled_from([3, 7, 13, 30, 200]), make=st.sampled_from(CLASSES))
 def test_the_card_equals_a_reference_of_the_stored_steps(chunks: Any, capacity: int, make: Any) -> None:
     buffer, reference = make(capacity, seed=0), Reference(capacity)
     fill(buffer, reference, chunks)
@@ -182,7 +183,9 @@ def test_the_card_equals_a_reference_of_the_stored_steps(chunks: Any, capacity: 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    chunks=additions(), capacity=st.sampled_from([7, 13, 30, 200]), most=st.sampled_from([1, ring_chart.MOST_SEGMENTS])
+    chunks=additions(),
+    capacity=st.sampled_from([3, 7, 13, 30, 200]),
+    most=st.sampled_from([1, ring_chart.MOST_SEGMENTS]),
 )
 def test_the_chart_of_steps_has_each_run_of_each_episode_by_age(chunks: Any, capacity: int, most: int) -> None:
     buffer, reference = EpisodeReplayBuffer(capacity, seed=0), Reference(capacity)
@@ -278,7 +281,8 @@ def restored(buffer: Any, way: str, folder: Path) -> Any:
 
 @pytest.mark.parametrize("way", ["pickle", "state", "files"])
 @settings(max_examples=25, deadline=None)
-@given(chunks=additions(), capacity=st.sampled_from([7, 13, 30]), make=st.sampled_from(CLASSES))
+@given(chunks=additions(), capacity=st.sampled_from([3, 7, 13, 30]), make=st.sampled_from(CLASSES))
+@example([{"id": "e", "t": 0, "length": 6, "ending": "cut", "version": [8, 8, 0, 0, 0, 0]}], 3, EpisodeReplayBuffer)
 def test_ages_are_the_same_after_the_buffer_is_restored(way: str, chunks: Any, capacity: int, make: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         buffer = make(capacity, seed=0, path=folder if way == "files" else None)

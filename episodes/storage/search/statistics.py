@@ -33,20 +33,15 @@ _DECODED = 1 << 26  # bytes of a compressed track that are in memory at a time
 _RAGGED_ITEMS = 1 << 14  # the same for a ragged track, in items
 
 
-_ROUNDING = 8 * np.finfo(np.float64).eps  # of a mean, as a fraction of the largest number
-
-
 def without_rounding(std: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return standard deviations of float64 numbers, with 0 for those that are no more than rounding errors, such as
-    those of equal numbers.
+    """Return standard deviations with 0 for those of equal numbers, which rounding errors of the mean make larger.
 
     Args:
         std: the standard deviations [...].
         low: the lowest numbers [...].
         high: the highest numbers [...].
     """
-    with np.errstate(invalid="ignore"):
-        return np.where(std < _ROUNDING * np.maximum(np.abs(low), np.abs(high)), 0.0, std)
+    return np.where(low == high, 0.0, std)
 
 
 @dataclass(frozen=True)
