@@ -109,7 +109,7 @@ def test_each_column_of_the_metadata_can_be_named_in_each_place(kind: str, data:
     [
         (("--columns", "id,retrun"), "--columns retrun: no such column; there are nth, id"),
         (("--sort", "retrun"), "--sort retrun: no such column; there are nth, id"),
-        (("--where", "retrun > 1"), "unknown column 'retrun'; the columns are nth, id"),
+        (("--where", "retrun > 1"), "unknown column 'retrun'; did you mean return; the columns are nth, id"),
         (("--sort", "id,return"), "--sort id,return: give one column"),
         (("--columns", ","), "--columns ,: no column"),
         (("--columns", "custom_data/it's"), "no such column"),
