@@ -136,9 +136,10 @@ def _strip(capacity: int, name: str, values: np.ndarray) -> str:
     if not len(known):
         return ""
     low, high = float(known.min()), float(known.max())
-    if low == high:
+    if found.all() and (values == values[0]).all():
         return f'<small>{name}</small><span class="ep-legend">{number(low)} of all</span>'
-    strengths = PALEST + (1 - PALEST) * (means / 2 - low / 2) / (high / 2 - low / 2)
+    span = high / 2 - low / 2
+    strengths = PALEST + (1 - PALEST) * ((means / 2 - low / 2) / span if span else np.ones(len(means)))
     cells = ""
     for begin, mean, strength in zip(begins.tolist(), means.tolist(), strengths.tolist(), strict=True):
         if np.isfinite(mean):

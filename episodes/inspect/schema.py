@@ -108,9 +108,15 @@ class Schema:
     def extent(self) -> str:
         """Number of the episodes or games that were read, as text."""
         agents = f"{counted(self.num_agents, 'agent')} in " if self.num_agents else ""
-        if self.num_read == self.num_episodes:
+        if not self.sample:
             return f"of {agents}{'all ' * (self.num_read > 1)}{counted(self.num_episodes, self.noun)}"
-        return f"of {agents}{self.num_read:,} of {counted(self.num_episodes, self.noun)}, evenly spaced"
+        return f"of {agents}{self.sample}, evenly spaced"
+
+    @property
+    def sample(self) -> str:
+        """Number of the episodes or games that were read as text, empty if all were read."""
+        is_whole = self.num_read == self.num_episodes
+        return "" if is_whole else f"{self.num_read:,} of {counted(self.num_episodes, self.noun)}"
 
 
 def read_schema(dataset: EpisodeDataset | GameDataset, merges_agents: bool = False) -> Schema:

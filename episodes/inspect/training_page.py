@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -234,6 +235,7 @@ class RunFiles:
             "name": clipped(self.path.name, 80),
             "algorithm": clipped(settings.get("algo", settings.get("algorithm", "")), 40),
             "environment": clipped(_environment(settings), 100),
+            "place": sha256(_environment(settings).encode()).hexdigest(),
             "seed": clipped(settings.get("seed", ""), 20),
             "status": "" if stored is None else clipped(stored.status, 200),
             "best": self._best_test(),
@@ -248,14 +250,17 @@ class RunFiles:
 
 
 def _environment(settings: Mapping[str, Any]) -> str:
-    """Return the environment of a run with its keyword arguments as text, or its spaces if it has no name.
+    """Return the environment of a run with its keyword arguments as text, in the order of their names, or its spaces
+    if it has no name. It is "" if neither is known.
 
     >>> _environment({"env": "CartPole-v1", "env_kwargs.length": 2, "seed": 0})
     'CartPole-v1 with length=2'
     """
-    name = str(settings.get("env", settings.get("environment", "")))
-    given = [f"{key.partition('.')[2]}={value}" for key, value in settings.items() if key.startswith("env_kwargs.")]
-    return name + " with " * bool(given) + ", ".join(given)
+    name = settings.get("env", settings.get("environment"))
+    given = sorted(
+        f"{key.partition('.')[2]}={value}" for key, value in settings.items() if key.startswith("env_kwargs.")
+    )
+    return " with ".join(filter(None, ("" if name is None else str(name), ", ".join(given))))
 
 
 def _kept_as(reasons: str) -> str:

@@ -608,11 +608,16 @@ def test_captions_of_images_are_not_cut(view: str, width: int, tmp_path: Path, t
 def test_statistics_of_a_small_data_set_are_of_all_of_it_and_else_say_of_how_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset = EpisodeDataset(write(tmp_path / "data", walk([3] * 20)))
+    observations = np.array([[0.0, np.nan], [1, 1], [2, 2], [3, 3]])
+    actions, rewards = np.zeros(3, np.int64), np.ones(3)
+    episodes = [SingleAgentEpisode.from_arrays(observations, actions, rewards, id_=f"e{i}") for i in range(20)]
+    dataset = EpisodeDataset(write(tmp_path / "data", episodes))
     assert "of all 20 episodes" in (dataset._repr_html_() or "")
-    for most, read in ((20 * 3 * 24, 20), (12.5 * 3 * 24, 12), (80, 8)):  # 24 bytes of a step
+    for most, read in ((20 * 3 * 32, 20), (12.5 * 3 * 32, 12), (80, 8)):  # 32 bytes of a step
         monkeypatch.setattr(schema, "MOST_BYTES", most + 1)
-        assert f"of {'all' if read == 20 else f'{read} of'} 20 episodes" in (dataset._repr_html_() or "")
+        assert f"of {'all' if read == 20 else f'{read} of'} 20 episodes" in (html := dataset._repr_html_() or "")
+        what = f"{read} of {read * 4 * 2} numbers are NaN"
+        assert heads(html) == [f"observations: {what}" + ("" if read == 20 else f" in {read} of 20 episodes")]
     games = []
     for n in range(10):
         game = MultiAgentEpisode(f"g{n}")

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from episode_learners.__main__ import main
 from episode_learners.loggers import CSVLogger
 from episodes.errors import InvalidArgument, UnreadableData
+from episodes.inspect.formatting import clipped
 from episodes.inspect.page_server import PageServer
 from episodes.inspect.text_difference import AROUND, MOST_COMPARED, differing_parts, shortened_parts
 from episodes.inspect.training_page import CSVFile, RunFiles
@@ -569,22 +570,27 @@ def test_texts_that_are_long_differ_after_the_words_that_are_compared() -> None:
 @WITH_BROWSER
 def test_runs_of_other_environments_say_so_and_settings_mark_what_differs(tmp_path: Path, tab: Tab) -> None:
     layers = "Linear(in_features={}, out_features=64, bias=True) " + "Tanh() " * 40 + "<b>"
-    given_ = {"a": ("Line-v0", 3, {}), "b": ("CartPole-v1", 4, {}), "c": ("CartPole-v1", 4, {"env_kwargs.length": 2})}
+    long = {"env_kwargs.length": 2, "env_kwargs.map": "m" * 120}
+    given_ = {"a": ("Line-v0", 3, {}), "b": ("CartPole-v1", 4, {}), "c": ("CartPole-v1", 4, long)}
+    given_ |= {"d": ("CartPole-v1", 4, dict(reversed(long.items()))), "e": ("CartPole-v1", 4, long | {"seed": 1})}
+    given_ |= {"f": ("CartPole-v1", 4, long | {"env_kwargs.zoom": 2})}
     for name, (env, size, more) in given_.items():
         with run_folder(tmp_path / name, 0) as logger:
             logger.describe({"configuration": {"algo": "ppo", "env": env, "policy": layers.format(size), **more}})
     with served(*(tmp_path / name for name in given_)) as server:
         page = tab.open(server.url)
         told = page.locator("#unlike")
-        names = "Line-v0; CartPole-v1; CartPole-v1 with length=2"
-        assert told.inner_text() == f"3 environments: {names}: returns are not comparable"
+        cut = clipped(f"CartPole-v1 with length=2, map={'m' * 120}", 100)
+        names = f"Line-v0; CartPole-v1; {cut}; {cut}"  # that of f differs in the part that is cut
+        assert told.inner_text() == f"4 environments: {names}: returns are not comparable"
         page.locator("#settings summary").click()
         row = page.locator("#settings tr.differs", has_text="policy")
-        assert row.locator("mark").all_inner_texts() == ["3", "4", "4"]
+        assert row.locator("mark").all_inner_texts() == ["3", *["4"] * 5]
         assert all("in_features=" in text and "…" in text for text in row.locator("td").all_inner_texts())
-        page.get_by_role("checkbox", name="a").uncheck()
-        assert told.inner_text().startswith("2 environments: ")
-        page.get_by_role("checkbox", name="b").uncheck()
+        page.get_by_role("checkbox", name="a", exact=True).uncheck()
+        assert told.inner_text().startswith("3 environments: ")
+        for name in "bf":
+            page.get_by_role("checkbox", name=name, exact=True).uncheck()
         assert told.inner_text() == ""
 
 

@@ -78,6 +78,7 @@ class Card:
     rail: Markup | None = None
     caption: str = ""  # of the pictures of the rows, if there is no rail
     extent: str = ""  # of what the statistics of the rows are, if not of all items
+    sample: str = ""  # which episodes were read for them, if not all
     rows: Sequence[Row] = ()
     folded: Sequence[Row] = ()  # after the others, shown when opened
     chart: Markup | None = None
@@ -92,7 +93,8 @@ class Card:
     def all_defects(self) -> list[str]:
         """The number of defects of each kind of each track that has some, such as "obs: 3 of 470 numbers are NaN"."""
         rows = [*self.rows, *self.folded, *(row for card in self.tracks for row in card.rows)]
-        return [f"{row.label}: {words}" for row in rows for words in row.defect_counts]
+        where = f" in {self.sample}" if self.sample else ""
+        return [f"{row.label}: {words}{where}" for row in rows for words in row.defect_counts]
 
     @property
     def defects(self) -> list[str]:

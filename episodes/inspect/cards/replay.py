@@ -297,7 +297,9 @@ class StoredEpisodes:
             for i in chosen
         ]
         columns = ("", "id", "agent", "steps", "return", "ending", "age", "policy", "priority")
-        what = "steps, return and mean priority" if means is not None else "steps and return"
+        what = (
+            "steps" if returns is None else "steps and return" if means is None else "steps, return and mean priority"
+        )
         notes = (
             note_on_rows(num, MOST_EPISODES, "episode", words),
             f"{what}: of the stored steps",

@@ -432,7 +432,7 @@ function runTable() {
   const number = (value) => (Number.isNaN(value) ? "–" : grouped(value));
   const varying = ["algorithm", "environment", "seed"].filter((name) => runs.some((run) => run[name] !== runs[0][name]));
   find("about").textContent = ["algorithm", "environment", "seed"].filter((name) => !varying.includes(name) && runs[0][name]).map((name) => `${name} ${runs[0][name]}`).join(", ");
-  const places = [...new Set(shownRuns().map((run) => run.environment).filter(Boolean))];
+  const places = [...new Map(shownRuns().filter((run) => run.environment).map((run) => [run.place, run.environment])).values()];
   find("unlike").textContent = places.length > 1 ? `${places.length} environments: ${places.join("; ")}: returns are not comparable` : "";
   const units = [...new Set(runs.map((run) => run.unit))];
   const returns = runs.map(newestReturn), kinds = new Set(returns.map(([, name]) => name).filter(Boolean));
