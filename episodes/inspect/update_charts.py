@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from episodes.inspect.formatting import counted, number
 from episodes.inspect.scales import ticks
-from episodes.inspect.update_measures import with_few_digits
+from episodes.inspect.update_measures import name_of, with_few_digits
 
 LEFT, RIGHT, TOP, BOTTOM = 40, 250, 16, 136  # of the plot in the chart
 NUM_CELLS = 26  # of a chart of two columns, along each axis
@@ -89,7 +89,7 @@ def bars(
     total = int(counts.sum())
     key = whose if marked is not None and marked.any() else ""
     note = ". ".join(filter(None, notes))
-    extent, axes = _of_rows(total, num_rows or total), (title, "rows")
+    extent, axes = _of_rows(total, num_rows or total), (name_of(column) if column else title, "rows")
     return _chart(title, extent, "".join(parts), (low, high), (0.0, float(most)), note, key, axes)
 
 

@@ -121,6 +121,7 @@ NUM_BINS = 30  # of histograms
 _FEWEST_KNOWN = 0.25  # part of the rows that know what their step stored, below which the column is not drawn
 _NO_NUMBER = 1e-6  # largest absolute value in a column that counts as 0
 _ENDS = {"ascending": "smallest first", "descending": "largest first"}
+_NEARLY_ZERO = "≈ 0"  # text of a cell with a number that is not 0, but far below those of its column
 _SUMMARY = (
     "steps",
     "episodes",
@@ -671,7 +672,7 @@ def table_html(
             value, text = columns[name][i], texts[name][i]
             title = missing(name, i) if text == _MISSING else ""
             if not is_text[name] and value == value and 0 < abs(value or 0) <= _NO_NUMBER * min(largest[name], 1):
-                text, title = "≈ 0", repr(float(value))
+                text, title = _NEARLY_ZERO, repr(float(value))
             label = escape(text)
             if name in ("episode", "group") and value is not None:
                 label = escape(brief_id(value))
@@ -687,6 +688,8 @@ def table_html(
             tags.append(f"<td{tag}>{label}")
         test = f' data-test="{escape(tests[i])}"' if tests and tests[i] else ""
         lines.append(f"<tr{' class=led' * (i in led)}{test}>{''.join(tags)}")
+    if any(f">{_NEARLY_ZERO}" in line for line in lines):
+        notes.append(f"{_NEARLY_ZERO} : at most a millionth, and at most a millionth of the column's largest number.")
     below = f'<p class="note below">{escape(" ".join(notes))}</p>' if notes else ""
     others = {name: columns[name] for name in names if name in left_out and name not in absent}
     names_of = {name: labels[name] for name in names if name not in absent}

@@ -594,9 +594,23 @@ def test_cells_without_a_value_tell_why(section: str, column: str) -> None:
     assert titles
     assert all('title="' in title for title in titles)
     assert any(f'title="{cause}' in title for title in titles)
-    legend = re.findall(r"— in ([^:]*): ([^:]*?)\.(?= —|$)", unescape(Reader(html).notes[section]))
+    legend = re.findall(r"— in ([^:]*): ([^:]*?)\.(?= [—≈]|$)", unescape(Reader(html).notes[section]))
     assert {unescape(re.findall('title="(.*?)"', title)[0]) for title in titles} == {words for _, words in legend}
     assert next(words for names, words in legend if name_of(column) in names.split(", ")).startswith(cause)
+
+
+@given(explanations(), st.sets(st.sampled_from(sorted(STEP_MEASURES))))
+def test_each_cell_without_a_value_has_a_cause_that_is_told_below_the_table(
+    explanation: UpdateExplanation, measures: set[str]
+) -> None:
+    html = body_of(explanation, limits=[Limit(measure, 0.0) for measure in sorted(measures)])
+    notes = Reader(html).notes
+    for section, part in re.findall(r'<section id="([^"]+)">(.*?)</section>', html):
+        tags = [tag for tag, text in re.findall(r"<td([^>]*)>(?:<a [^>]*>)?([^<]*)", part) if text.startswith("—")]
+        titles = {unescape(title) for tag in tags for title in re.findall(r'title="([^"]*)"', tag)}
+        assert all("title=" in tag for tag in tags)
+        assert all(f": {title}." in unescape(notes[section]) for title in titles)
+        assert unescape(notes.get(section, "")).count("— in ") == len(titles)
 
 
 @pytest.mark.parametrize("has_value", [True, False])
@@ -624,6 +638,7 @@ def test_cells_of_stored_steps_tell_whether_their_episode_is_stored(has_value: b
 def test_only_numbers_far_below_the_column_are_near_zero(values: list[float]) -> None:
     numbers = [*values, 0.5]
     html = table_html({"ratio": numbers, "share": [1.0] * len(numbers)}, [None] * len(numbers))
+    assert ("≈ 0 : at most a millionth" in html) == (">≈ 0" in html)
     plain = re.findall(r"<td((?: data-v=\S+)?(?: title=\S+)?)>([^<]*)", html)
     for value, (tag, text) in zip(numbers, plain, strict=True):
         is_tiny = 0 < abs(value) <= 1e-6 * min(max(map(abs, numbers)), 1)
