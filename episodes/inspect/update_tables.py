@@ -651,10 +651,10 @@ def table_html(
         notes.append(f"Not known for any row: {', '.join(map(name_of, absent))}.")
     if rare:
         notes.append(f"Known for few rows, those of stored episodes, whose pages have them: {', '.join(rare)}.")
+    why = {(i, name): missing(name, i) for name in drawn for i in range(num) if texts[name][i] == _MISSING}
     causes: dict[str, dict[str, None]] = {}
-    for name in drawn:
-        for cause in dict.fromkeys(missing(name, i) for i in range(num) if texts[name][i] == _MISSING):
-            causes.setdefault(cause, {})[labels[name]] = None
+    for (_, name), cause in why.items():
+        causes.setdefault(cause, {})[labels[name]] = None
     notes += [f"{_MISSING} in {', '.join(of_cause)}: {cause}." for cause, of_cause in causes.items()]
     most = max((float(share) for share in columns.get("share", ())), default=0.0) or 1.0
     is_text = {name: all(value is None or isinstance(value, str) for value in columns[name]) for name in drawn}
@@ -670,7 +670,7 @@ def table_html(
         tags = []
         for name in drawn:
             value, text = columns[name][i], texts[name][i]
-            title = missing(name, i) if text == _MISSING else ""
+            title = why.get((i, name), "")
             if not is_text[name] and value == value and 0 < abs(value or 0) <= _NO_NUMBER * min(largest[name], 1):
                 text, title = _NEARLY_ZERO, repr(float(value))
             label = escape(text)
