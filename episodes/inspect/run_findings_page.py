@@ -31,7 +31,8 @@ _RANDOM_ID = re.compile(r"\b[0-9a-f]{32}(?![0-9a-f])")
 Links = Callable[[RunFinding], list[tuple[str, str, str]]]
 CHART_WIDTH, CHART_HEIGHT = 420, 120  # of the numbers of a finding
 LEFT, RIGHT, TOP, BOTTOM = 64, 4, 10, 20  # from its edges to its axes
-BAR, MARKED_BAR = "#c2650a", "currentColor"
+BAR, MARKED_BAR = "#c2650a", "#3b82f6"
+LEAST_HEIGHT = 1.5  # of the tallest hollow bar; lower ones look like parts of the axis
 SHARE_OF_BAR = 0.6  # of the width of an update, beside that of other steps
 COLUMNS = {
     "acting_differs": "log_ratio",
@@ -168,6 +169,8 @@ def course_html(one: RunFinding, address: Callable[[int], str] | None = None) ->
     tall = (CHART_HEIGHT - TOP - BOTTOM) / (high - low)
     zero = TOP + high * tall
     bars, numbers = [], []
+    most = max(filter(isfinite, others), key=abs, default=0.0)
+    are_seen = abs(most) * tall >= LEAST_HEIGHT
 
     def box(x: float, value: float, wide: float, fill: str) -> str:
         length = max(abs(value) * tall, 1.0)
@@ -179,7 +182,8 @@ def course_html(one: RunFinding, address: Callable[[int], str] | None = None) ->
         shape = box(LEFT + i * width, row.value, wide, f'fill="{colour}"')
         words = f"update {row.update}: {one.shown_in(row.update)}"
         if has_others and isfinite(row.others):
-            shape += box(LEFT + i * width + wide, row.others, 0.9 * width - wide, 'class="others" fill="none"')
+            if are_seen:
+                shape += box(LEFT + i * width + wide, row.others, 0.9 * width - wide, 'class="others" fill="none"')
             words += f"; {one.others} {text_of(one.measure, row.others)}"
         shape += f'<rect x="{LEFT + i * width:.1f}" y="0" width="{width:.1f}" height="100%" fill="transparent"/>'
         words = escape(words)
@@ -206,7 +210,9 @@ def course_html(one: RunFinding, address: Callable[[int], str] | None = None) ->
     rows = {row.words for row in one.course}
     words = f"{one.column} {rows.pop()}" if len(rows) == 1 else f"largest {one.column} of one {_kind_of_rows(one)}"
     marked = f"; update {one.update} is marked" if one.row_in(one.update) is not None else ""
-    marked += f"; hollow: {one.others}" * has_others
+    if has_others:
+        size = f"; too small to draw: {one.others}, {text_of(one.measure, most)} or nearer to 0"
+        marked += f"; hollow: {one.others}" if are_seen else size
     marked += f"; above {FAR} stands out" * (one.measure == "ratio_distance")
     meaning = MEANINGS.get(one.measure, "")
     return (

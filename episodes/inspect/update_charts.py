@@ -11,9 +11,9 @@ from markupsafe import Markup, escape
 
 from episodes.inspect.formatting import counted, number
 from episodes.inspect.scales import ticks
-from episodes.inspect.update_measures import with_few_digits
+from episodes.inspect.update_measures import name_of, with_few_digits
 
-LEFT, RIGHT, TOP, BOTTOM = 40, 250, 8, 128  # of the plot in the chart
+LEFT, RIGHT, TOP, BOTTOM = 40, 250, 16, 136  # of the plot in the chart
 NUM_CELLS = 26  # of a chart of two columns, along each axis
 MOST_POINTS = 100  # of a curve
 
@@ -85,11 +85,12 @@ def bars(
         far.append(f"the first bar reaches to {number(edges[0])}")
     if inner[-1] < edges[-1]:
         far.append(f"the last bar reaches to {number(edges[-1])}")
-    notes += ["Up: rows", " and ".join(far).capitalize()]
+    notes.append(" and ".join(far).capitalize())
     total = int(counts.sum())
     key = whose if marked is not None and marked.any() else ""
     note = ". ".join(filter(None, notes))
-    return _chart(title, _of_rows(total, num_rows or total), "".join(parts), (low, high), (0.0, float(most)), note, key)
+    extent, axes = _of_rows(total, num_rows or total), (name_of(column) if column else title, "rows")
+    return _chart(title, extent, "".join(parts), (low, high), (0.0, float(most)), note, key, axes)
 
 
 def _between(column: str, edges: np.ndarray, i: int) -> str:
@@ -171,15 +172,22 @@ def cells(
             f'<g data-count="{counts[i, j]}" data-marked="{of_marked[i, j]}"{test}><title>{escape(words)}</title>'
             f"{shapes}</g>"
         )
-    notes = [note, f"Right: {x_name}. Up: {y_name}. The line is where both are equal"]
+    notes = [note, "The line is where both are equal"]
     notes.append(f"The largest area is {counted(int(most), 'row')}")
     note = ". ".join(filter(None, notes))
     key = whose if of_marked.any() else ""
-    return _chart(title, _of_rows(len(x), len(known)), "".join(parts), (low, high), (low, high), note, key)
+    extent, axes = _of_rows(len(x), len(known)), (x_name, y_name)
+    return _chart(title, extent, "".join(parts), (low, high), (low, high), note, key, axes)
 
 
 def means(
-    title: str, numbers: np.ndarray, values: np.ndarray, column: str, note: str, limit: float | None = None
+    title: str,
+    numbers: np.ndarray,
+    values: np.ndarray,
+    column: str,
+    note: str = "",
+    limit: float | None = None,
+    axes: tuple[str, str] = ("", "mean"),
 ) -> Markup:
     """Return a chart with the mean of the values that are not negative, [n], of each whole number in another column,
     [n], or "" if there is one number or none. Rows without finite values are left out. With a limit of the mean of the
@@ -192,6 +200,7 @@ def means(
         column: name of the whole numbers for the filters that the bars stand for.
         note: text below the chart.
         limit: the limit, or None.
+        axes: names of the axes.
     """
     known = np.isfinite(numbers) & np.isfinite(values)
     places, of_row = np.unique(numbers[known].astype(np.int64), return_inverse=True)
@@ -211,13 +220,13 @@ def means(
             f'<rect class="bar" x="{x:.1f}" y="{BOTTOM - tall:.1f}" width="{wide:.1f}" height="{tall:.1f}"/></g>'
         )
     if limit is not None:
-        note += f". At {places[0]}, a mean above {number(limit)} stands out"
+        note += f"{'. ' * bool(note)}At {places[0]}, a mean above {number(limit)} stands out"
         if limit <= most:
             y = BOTTOM - (BOTTOM - TOP) * limit / most
             parts.append(f'<path class="limit" d="M{LEFT} {y:.1f}H{xs[0] + wide:.1f}"/>')
             note += ": the dashed line"
     extent = _of_rows(int(counts.sum()), len(known))
-    return _chart(title, extent, "".join(parts), (low, high), (0.0, most), note)
+    return _chart(title, extent, "".join(parts), (low, high), (0.0, most), note, axes=axes)
 
 
 def _of_rows(count: int, num: int) -> str:
@@ -244,11 +253,16 @@ def shares(title: str, values: np.ndarray) -> Markup:
     drawn = (
         f'<path class="zero" d="M{LEFT} {BOTTOM}L{RIGHT} {TOP}"/><path class="line" data-half="{half}" d="M{line}"/>'
     )
-    note = (
-        f"Half of the loss is in {counted(half, 'row')} of {n:,}. Right: rows, largest share first. Up: their share of "
-        "the loss in %"
+    edges = [xs[0], *(((a + b) / 2) for a, b in pairwise(xs)), xs[-1]]
+    for i, row in enumerate(rows.tolist()):
+        words = f"{counted(row, 'row')} with the largest shares: {100 * min(float(parts[row]), 1.0):.2f} % of the loss"
+        place = f'x="{edges[i]:.1f}" y="{TOP}" width="{edges[i + 1] - edges[i]:.1f}" height="{BOTTOM - TOP}"'
+        drawn += f'<g><title>{words}</title><rect class="reading" {place}/></g>'
+    note, axes = (
+        f"Half of the loss is in {counted(half, 'row')} of {n:,}",
+        ("rows, largest share first", "% of the loss"),
     )
-    return _chart(title, counted(n, "row"), drawn, (0.0, float(n)), (0.0, 100.0), note)
+    return _chart(title, counted(n, "row"), drawn, (0.0, float(n)), (0.0, 100.0), note, axes=axes)
 
 
 def _places(values: np.ndarray, low: float, high: float) -> list[float]:
@@ -279,25 +293,30 @@ def _chart(
     y_range: tuple[float, float],
     note: str,
     key: str = "",
+    axes: tuple[str, str] = ("", ""),
 ) -> Markup:
-    """Return a chart with axes as HTML, given its content as SVG. `key` tells what the second colour is."""
-    axes = [f'<path class="axis" d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}"/>']
+    """Return a chart with axes as HTML, given its content as SVG. `key` tells what the second colour is. `axes` has the
+    names of the horizontal and of the vertical axis.
+    """
+    lines = [f'<path class="axis" d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}"/>']
     values = ticks(*x_range)
     for value, text in zip(values, tick_texts(values), strict=True):
         x = _places(np.array([value]), *x_range)[0]
-        axes.append(f'<path class="axis" d="M{x:.1f} {BOTTOM}v4"/><text x="{x:.1f}" y="{BOTTOM + 16}">{text}</text>')
+        lines.append(f'<path class="axis" d="M{x:.1f} {BOTTOM}v4"/><text x="{x:.1f}" y="{BOTTOM + 16}">{text}</text>')
+    lines.append(f'<text x="{(LEFT + RIGHT) / 2:.0f}" y="{BOTTOM + 27}">{escape(axes[0])}</text>')
+    lines.append(f'<text class="name" x="2" y="{TOP - 8}">{escape(axes[1])}</text>')
     low, high = y_range
     values = ticks(low, high, 3)
     for value, text in zip(values, tick_texts(values), strict=True):
         y = BOTTOM - (BOTTOM - TOP) * (value / 2 - low / 2) / (high / 2 - low / 2)
-        axes.append(
+        lines.append(
             f'<path class="axis" d="M{LEFT} {y:.1f}h-4"/><text class="up" x="{LEFT - 7}" y="{y + 4:.1f}">{text}</text>'
         )
-    words = f"{title}: {extent}. {note}"
-    is_set = 'tabindex="0" role="group"' if "data-test" in drawn else 'role="img"'
+    words = f"{title}: {extent}. Right: {axes[0]}. Up: {axes[1]}. {note}"
+    is_set = 'tabindex="0" role="group"' if "<rect" in drawn else 'role="img"'
     marked = f'<p class="key"><i></i>{escape(key)}</p>' if key else ""
     return Markup(
         f'<figure class="chart"><h2>{escape(title)} <span>{escape(extent)}</span></h2>'
-        f'<svg viewBox="0 0 260 150" {is_set} aria-label="{escape(words)}">{"".join(axes)}{drawn}</svg>'
+        f'<svg viewBox="0 0 260 168" {is_set} aria-label="{escape(words)}">{"".join(lines)}{drawn}</svg>'
         f"<output></output>{marked}<figcaption>{escape(note)}{'.' * bool(note)}</figcaption></figure>"
     )

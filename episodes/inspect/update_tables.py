@@ -67,7 +67,8 @@ MEANINGS = {
     "first_gradient_step": "number of the first gradient step with the row; at 0 the policy has not changed yet",
     "ratio": "probability of the action for the policy that learns, by that for the policy that acted, as the mean "
     "over all gradient steps",
-    "clipped": "fraction of the gradient steps in which the ratio was clipped",
+    "clipped": "fraction of the gradient steps in which clipping changed the loss of the row. A ratio beyond a limit "
+    "does not count if its advantage has the sign for which the loss is not clipped there",
     "n_step": "number of rewards in the target",
     "first_logp_difference": "log-probability of the token at the sampler minus that at the trainer",
     "token": "index of the token among the sampled tokens of its turn",
@@ -89,28 +90,38 @@ MEANINGS = {
 """Meanings of the columns."""
 
 LOGGED = {
-    "loss": ("loss", "loss, mean over minibatches of all epochs"),
-    "clipped": ("clip_fraction", "ratios beyond the limits, mean over minibatches of all epochs"),
-    "kl": ("kl", "KL, mean over minibatches of all epochs"),
-    "explained_variance": ("explained_variance", "explained variance by values before the update"),
+    "loss": ("loss", "of these rows: |loss|, all gradient steps", "with its sign"),
+    "clipped": ("clip_fraction", "of these rows: clipping changed the loss", "ratios beyond the limits"),
+    "kl": ("kl", "of these rows: by mean ratios", "by all ratios"),
+    "explained_variance": ("explained_variance", "of these rows: by first values", "before the update"),
 }
-"""Metrics that runs log of the same quantity as the numbers of an update, and what they are."""
-_FIRST = (
-    *("episode", "agent", "time", "worker", "t", "token", "token_id", "text", "group", "steps"),
-    *(*STEP_MEASURES.values(), "share"),
-)
+"""Metrics that runs log of nearly the same quantities as the numbers of an update, what the latter are, and what the
+metrics are."""
+_HEADS = ("episode", "agent", "time", "worker", "t", "token", "token_id", "text", "group")
+_BESIDE = ("clipped", "advantage")  # after the numbers of findings
+_FIRST = ("steps", *STEP_MEASURES.values(), "share")
 _OF_STORED = ("token_id", "text", "group", "reward", "acting_logp", "learning_logp", "acting_value")
 _ALWAYS = ("episode", "agent", "time", "worker", "t", "token", "share", "steps")  # drawn if they are constant, too
 _MISSING = "—"  # text of a cell without a value
-_NOT_AT_FIRST = (
-    f"{_MISSING} : not measured. Mean |log ratio| needs a row in the first gradient step, a correlation two rows that "
-    "differ."
-)
-_NOT_STORED = f"{_MISSING} : not known, since the run did not store the episode of the row."
+_NO_FINITE = "no row of the group has a finite number"
+_NO_CORRELATION = "the group has no two rows whose advantages and whose errors of the value differ"
+_NONE_AT_FIRST = "the first gradient step had no row of the group"
+_NOT_AT_FIRST = "the row came after the first gradient step, which had changed the policy"
+_NOT_MEASURED = "the update measured no number at the row"
+_NOT_COMPUTED = "the update did not measure all numbers that it is computed from at the row"
+_NOT_STORED = "the run did not store the episode of the row"
+_NOT_IN_EPISODE = "the stored episode of the row does not have it"
+_NO_NAME = {
+    "episode": "the row was recorded without the id of an episode",
+    "agent": "the row is of an episode of one agent",
+    WORKER: "the row was recorded without a worker",
+}
 NEARLY_ALL = 0.9  # fraction of rows that stand out, above which a mark tells nothing
 NUM_BINS = 30  # of histograms
 _FEWEST_KNOWN = 0.25  # part of the rows that know what their step stored, below which the column is not drawn
 _NO_NUMBER = 1e-6  # largest absolute value in a column that counts as 0
+_ENDS = {"ascending": "smallest first", "descending": "largest first"}
+_NEARLY_ZERO = "≈ 0"  # text of a cell with a number that is not 0, but far below those of its column
 _SUMMARY = (
     "steps",
     "episodes",
@@ -171,14 +182,13 @@ def body_of(
         decode: function from a list of token ids to text.
         unfolded: names of tables of groups that are unfolded at first, such as "by-time".
         limits: limits of the findings that the update shows. Rows beyond them are marked, and the columns of steps that
-            tell which steps show them are drawn. If only tables of episodes or turns are in `unfolded`, those of times,
-            agents and workers in which some rows are beyond a limit, and others are not, are unfolded, too.
+            tell which steps show them are drawn. Tables of groups in which some rows are beyond a limit, and others are
+            not, are unfolded, too.
         prefix: of the ids of the sections, if a page has several updates.
     """
     is_of_tokens = TOKEN in explanation.columns
     usual = [one for one in usual_limits(is_of_tokens) if all(one.measure != other.measure for other in limits)]
     opened, folded = [], []
-    is_shared = {name: name in ("by-time", "by-agent", "by-worker") for name in TABLES}
     shown: dict[str, None] = {}
     for name in TABLES:
         group = name.removeprefix("by-")
@@ -190,8 +200,7 @@ def body_of(
         marked = [(cells, names) for table, cells, names in marks if table == name]
         table = _group_table(explanation, group, rows, address, limit, marked, [*limits, *usual])
         beyond = sum(any(one.passed_by(one.number_of(row)) for one in _of_table(limits, name)) for row in rows)
-        has_contrast = is_shared[name] and 0 < beyond <= NEARLY_ALL * len(rows)
-        is_open = name in unfolded or (has_contrast and not any(is_shared.get(other) for other in unfolded))
+        is_open = name in unfolded or 0 < beyond <= NEARLY_ALL * len(rows)
         title = {"time": "time in all episodes", "turn": "episode and turn"}.get(group, group)
         kind = {"time": "time range"}.get(group, group)
         if is_of_tokens and group == "time":
@@ -206,6 +215,7 @@ def body_of(
     summary = _summary(explanation, settings or {}, logged or {}, [*limits, *usual], prefix)
     drawn = _charts(explanation, settings or {}, marks, limits)
     columns = f'<section id="{prefix}columns">{legend([*_SUMMARY, *shown])}</section>'
+    opened.sort(key=lambda html: not any(f'id="{prefix}{name}"' in html.split(">", 1)[0] for name in unfolded))
     return "".join([found, *opened, summary, drawn, *folded, steps, columns])
 
 
@@ -240,8 +250,8 @@ def _steps(
     decode: Decode | None,
     anchor: str,
 ) -> tuple[str, list[str]]:
-    """Return the section of the steps as HTML, and the names of its columns. The steps are sorted by their share of the
-    loss. `anchor` is the id of the section.
+    """Return the section of the steps as HTML, and the names of its columns. The steps are sorted by the column that
+    tells which of them show the first finding, or else by their share of the loss. `anchor` is the id of the section.
     """
     is_of_tokens, num = TOKEN in explanation.columns, len(explanation)
     chosen = np.arange(num) < limit
@@ -262,17 +272,27 @@ def _steps(
     ids, agents, times = (part.columns[name].tolist() for name in ("episode", "agent", "t"))
     tokens = part.columns[TOKEN].astype(int).tolist() if is_of_tokens else [None] * len(rows)
     links = [link_to(part, address, *place) for place in zip(ids, agents, times, tokens, strict=True)]
-    wanted = {STEP_MEASURES.get(one.measure) for one in limits}
+    wanted = {STEP_MEASURES.get(one.measure): one.is_least for one in limits}
+    by = next((name for name in wanted if name in measures and np.isfinite(measures[name]).any()), None)
+    order = ("share", "descending") if by is None else (by, "ascending" if wanted[by] else "descending")
+    if by is not None:
+        sizes = measures[by] * (1 if wanted[by] else -1)
+        places = np.argsort(np.where(np.isnan(sizes), np.inf, sizes), kind="stable")
+        part = replace(part, columns={name: column[places] for name, column in part.columns.items()})
+        columns = {name: [values[i] for i in places.tolist()] for name, values in columns.items()}
+        links = [links[i] for i in places.tolist()]
     table = table_html(
         columns,
         links,
-        missing=_NOT_STORED,
+        missing=lambda name, row: cause_at_step(part, name, row),
+        order=order,
         is_of_tokens=is_of_tokens,
         hidden=[name for name in measures if name not in wanted],
+        note=f"{escape(words)}. {note}",
+        reason="" if by is None else f", since {'the' if len(limits) == 1 else 'a'} finding is about it",
     )
-    words += ", sorted by share of the loss."
     heading = "Tokens" if is_of_tokens else "Steps"
-    html = f'<section id="{anchor}"><h2>{heading}</h2><div class=note>{escape(words)} {note}</div>{table}</section>'
+    html = f'<section id="{anchor}"><h2>{heading}</h2>{table}</section>'
     return html, list(columns)
 
 
@@ -293,12 +313,12 @@ def _summary(
         text = f"{value:,}" if isinstance(value, int) else _text(name, value)
         count = int(np.isfinite(measures[name]).sum()) if name in measures else num
         beside, meaning = f"<small>{_part_of(count, num)}</small>" * (count < num), meaning_of(name)
-        metric, of_metric = LOGGED.get(name, ("", ""))
+        metric, of_rows, of_metric = LOGGED.get(name, ("", "", ""))
         if metric in logged:
             used.add(metric)
             shown = text_of("share" if metric == "clip_fraction" else metric, logged[metric])
-            beside += f"<small>logged: <b>{escape(shown)}</b></small>"
-            meaning += f". Logged: {of_metric}"
+            title = "KL" if metric == "kl" else metric.replace("_", " ")
+            beside += f"<small>{of_rows}</small><small>learner's {title} <b>{escape(shown)}</b>: {of_metric}</small>"
         tiles.append(
             f'<div title="{escape(_sentence(meaning))}"><dt>{escape(name_of(name))}</dt>'
             f'<dd data-name="{name}"{" class=stands" * (name in beyond)}>{escape(text)}</dd>{beside}</div>'
@@ -310,7 +330,7 @@ def _summary(
         if values
     ]
     if used:
-        notes.insert(0, "Logged: means over minibatches, as curves show them.")
+        notes.insert(0, "The learner's numbers are means over minibatches of all epochs, as curves show them.")
     words = f"{escape(' '.join(notes))} " + f'<a href="#{prefix}columns">What the names mean</a>'
     return f'<dl class="numbers">{"".join(tiles)}</dl><p class=note>{words.strip()}.</p>'
 
@@ -374,15 +394,14 @@ def _charts(
         )
     if {"first_ratio", "first_gradient_step"} <= columns.keys():
         ratios = np.clip(columns["first_ratio"], LIMITS.tiny, LIMITS.max)
-        steps, note = (
-            columns["first_gradient_step"],
-            "Right: gradient step at which rows were first used. Up: their mean",
-        )
+        steps, axes = columns["first_gradient_step"], ("gradient step at which rows were first used", "mean")
         title = "|log first ratio| by gradient step"
         known = steps[np.isfinite(steps) & np.isfinite(ratios)]
         has_limit = TOKEN not in columns and bool(len(known)) and known.min() == 0
         sizes = np.abs(np.log(ratios))
-        parts.append(charts.means(title, steps, sizes, "first_gradient_step", note, FAR if has_limit else None))
+        limit = FAR if has_limit else None
+        parts.append(charts.means(title, steps, sizes, "first_gradient_step", "", limit, axes))
+    last = charts.shares("Share of the loss", columns["share"])
     if explanation.value_errors is not None:
         names = ("value", "value target"), ("first_value", "value_target")
         values, targets = columns["first_value"], columns["value_target"]
@@ -392,11 +411,12 @@ def _charts(
         gamma = settings.get("gamma")
         if gamma is not None and 0 <= gamma <= 1:
             returns = explanation.realised_returns(gamma)
-            note = "Rows of terminated episodes that are stored"
-            parts.append(
-                charts.cells("Value against return", "value", "realised return", values, returns, note, accused, whose)
+            num = len(set(columns["episode"][np.isfinite(returns)].tolist()))
+            note = f"Rows of {counted(num, 'stored episode')} that terminated"
+            last += charts.cells(
+                "Value against return", "value", "realised return", values, returns, note, accused, whose
             )
-    parts.append(charts.shares("Share of the loss", columns["share"]))
+    parts.append(last)
     return f'<div class="drawn">{"".join(filter(None, parts))}</div>'
 
 
@@ -467,11 +487,6 @@ def _group_table(
     by = next((names[0] for names in of_findings if len(names) == 1 and names[0] in rows[0]), "share") if rows else ""
     is_least = any(one.is_least for one in limits if one.measure == by)
     sorted_by = None if group == "time" else (by, "ascending" if is_least else "descending")
-    order = (
-        "In the order of time."
-        if sorted_by is None
-        else f"Sorted by {'share of the loss' if by == 'share' else name_of(by)}."
-    )
     left = f" The first {limit} of {len(rows)} rows." if len(rows) > limit else ""
     rows = rows[:limit]
     if sorted_by is not None:
@@ -483,9 +498,7 @@ def _group_table(
         link_to(explanation, address, row["episode"], t=row.get("t")) if "episode" in row else None for row in rows
     ]
     marks = {(i, name) for i, row in enumerate(rows) for name in marked_in(row)}
-    words = (
-        f"{' '.join(notes)} {order}{left} Numbers are means over the rows, except for counts, shares and correlations."
-    )
+    words = f"{' '.join(notes)}{left} Numbers are means over the rows, except for counts, shares and correlations."
     parts = [name.removesuffix(ROWS) for name in names if name.endswith(ROWS)]
     if parts:
         known = {name: np.isfinite(values).sum() for name, values in row_measures(explanation.columns).items()}
@@ -493,8 +506,36 @@ def _group_table(
         words += f" Not of all rows: {told}."
     led = {i for i, row in enumerate(rows) if led_to(row)}
     tests = [_test_of(group, row) for row in rows]
-    table = table_html(columns, links, marks, _NOT_AT_FIRST, sorted_by, is_of_tokens, led, tests=tests)
-    return f"<p class=note>{escape(words.strip())}</p>{table}"
+    return table_html(
+        columns,
+        links,
+        marks,
+        lambda name, _: cause_in_group(name),
+        sorted_by,
+        is_of_tokens,
+        led,
+        tests=tests,
+        note=escape(words.strip()),
+    )
+
+
+def cause_in_group(name: str) -> str:
+    """Return why a row of `UpdateExplanation.by` has no value in a column, as text."""
+    causes = {**_NO_NAME, "ratio_distance": _NONE_AT_FIRST, "advantage_agreement": _NO_CORRELATION}
+    return causes.get(name, _NO_FINITE)
+
+
+def cause_at_step(explanation: UpdateExplanation, name: str, row: int) -> str:
+    """Return why a step has no value in a column of `UpdateExplanation.rows` or `step_measures`, as text."""
+    columns = explanation.columns
+    if name in _OF_STORED:
+        return _NOT_STORED if explanation[row].episode is None else _NOT_IN_EPISODE
+    if name == "log_ratio" and np.isfinite(columns["first_ratio"][row]):
+        is_known = np.isfinite(columns["first_gradient_step"][row])
+        return _NOT_AT_FIRST if is_known else _NOT_COMPUTED
+    if name in STEP_MEASURES.values():
+        return _NOT_COMPUTED
+    return _NO_NAME.get(name, _NOT_MEASURED)
 
 
 def _test_of(group: str, row: Mapping[str, Any]) -> str:
@@ -537,12 +578,14 @@ def table_html(
     columns: Mapping[str, Sequence[Any]],
     links: Sequence[str | None],
     marks: Collection[tuple[int, str]] = (),
-    missing: str = "",
+    missing: Callable[[str, int], str] = lambda name, row: _NOT_MEASURED,
     order: tuple[str, str] | None = ("share", "descending"),
     is_of_tokens: bool = False,
     led: Collection[int] = (),
     hidden: Collection[str] = (),
     tests: Sequence[str] = (),
+    note: str = "",
+    reason: str = "",
 ) -> str:
     """Return a table that can be sorted and filtered as HTML.
 
@@ -553,18 +596,24 @@ def table_html(
         columns: values of each row by name of the column.
         links: address of each row's episode, or None.
         marks: row and column of the cells that stand out.
-        missing: text that explains cells without a value.
-        order: column by which the rows are sorted, and "ascending" or "descending".
+        missing: function that returns why a cell has no value as text, given the names of its column and its row.
+        order: column by which the rows are sorted, and "ascending" or "descending"; None if they are in order of time.
         is_of_tokens: whether the rows are tokens, so that their times are turns.
         led: the rows to which findings lead.
         hidden: columns that only filters know.
         tests: filter of the steps of each row, "" for none, if the rows are groups.
+        note: text above the table, as HTML. The order of the rows is told after it, and follows it.
+        reason: why the rows are in this order, as text.
     """
     num = len(links)
     marked = {name for _, name in marks}
-    first = [*_FIRST[:-1], *sorted(marked - {*_FIRST}, key=[*columns].index), _FIRST[-1]]
-    first = [name for one in first for name in (one, one + ROWS)]
+    of_finding = ([order[0]] if order is not None and order[0] != "share" else []) + sorted(
+        marked, key=[*columns].index
+    )
+    first = list(dict.fromkeys([*_HEADS, *of_finding, *(_BESIDE if of_finding else ()), *_FIRST]))
+    first += [name + ROWS for name in first]
     names = sorted(columns, key=lambda name: first.index(name) if name in first else len(first))
+    labels = {name: name_of(name, is_of_tokens) for name in names}
     texts = {name: [_text(name, value) for value in columns[name]] for name in names}
     absent = [name for name in names if num and all(text == _MISSING for text in texts[name])]
     is_kept = {*_ALWAYS, *marked, *(order or ())}
@@ -602,22 +651,28 @@ def table_html(
         notes.append(f"Not known for any row: {', '.join(map(name_of, absent))}.")
     if rare:
         notes.append(f"Known for few rows, those of stored episodes, whose pages have them: {', '.join(rare)}.")
-    if any(_MISSING in texts[name] for name in drawn):
-        notes.append(missing)
+    why = {(i, name): missing(name, i) for name in drawn for i in range(num) if texts[name][i] == _MISSING}
+    causes: dict[str, dict[str, None]] = {}
+    for (_, name), cause in why.items():
+        causes.setdefault(cause, {})[labels[name]] = None
+    notes += [f"{_MISSING} in {', '.join(of_cause)}: {cause}." for cause, of_cause in causes.items()]
     most = max((float(share) for share in columns.get("share", ())), default=0.0) or 1.0
     is_text = {name: all(value is None or isinstance(value, str) for value in columns[name]) for name in drawn}
-    labels = {name: name_of(name, is_of_tokens) for name in names}
     head = "".join(
         f'<th scope="col" data-name="{name}" class="{"text" if is_text[name] else ""}" '
         f'aria-sort="{order[1] if order is not None and name == order[0] else "none"}">'
         f'<button type="button" title="{escape(meaning_of(name))}">{escape(labels[name])}</button></th>'
         for name in drawn
     )
+    largest = {name: _largest(columns[name]) for name in drawn if not is_text[name]}
     lines = []
     for i in range(num):
         tags = []
         for name in drawn:
             value, text = columns[name][i], texts[name][i]
+            title = why.get((i, name), "")
+            if not is_text[name] and value == value and 0 < abs(value or 0) <= _NO_NUMBER * min(largest[name], 1):
+                text, title = _NEARLY_ZERO, repr(float(value))
             label = escape(text)
             if name in ("episode", "group") and value is not None:
                 label = escape(brief_id(value))
@@ -626,26 +681,57 @@ def table_html(
             kind = " ".join(["text"] * is_text[name] + ["stands"] * ((i, name) in marks) + ["part"] * (name == "share"))
             exact = _exact(value)
             tag = f' class="{kind}"' * bool(kind) + f' data-v="{escape(exact)}"' * (label != escape(exact))
-            tag += f' title="{escape(exact)}"' * (is_text[name] and label != escape(exact))
+            title = title or exact * (is_text[name] and label != escape(exact))
+            tag += f' title="{escape(title)}"' * bool(title)
             if name == "share":
                 tag += f' style="--part:{100 * float(value or 0) / most:.1f}%"'
             tags.append(f"<td{tag}>{label}")
         test = f' data-test="{escape(tests[i])}"' if tests and tests[i] else ""
         lines.append(f"<tr{' class=led' * (i in led)}{test}>{''.join(tags)}")
-    note = " ".join(filter(None, notes))
-    below = f'<p class="note below">{escape(note)}</p>' if note else ""
+    if any(f">{_NEARLY_ZERO}" in line for line in lines):
+        notes.append(f"{_NEARLY_ZERO} : at most a millionth, and at most a millionth of the column's largest number.")
+    below = f'<p class="note below">{escape(" ".join(notes))}</p>' if notes else ""
     others = {name: columns[name] for name in names if name in left_out and name not in absent}
     names_of = {name: labels[name] for name in names if name not in absent}
     data = _as_json({"columns": others, "names": names_of})
     hint = escape(_condition_for(columns, [name for name in drawn if not is_text[name]], labels))
+    caption = _caption(order, {name: labels[name] for name in drawn}, is_text, reason)
     return (
-        '<div class="rows"><div class="tools" hidden><input type="search" aria-label="filter" autocomplete="off" '
-        f'spellcheck="false" placeholder="{hint}">'
+        f'<div class="rows"><div class="note">{note} {caption}</div><div class="tools" hidden>'
+        '<input type="search" aria-label="filter" autocomplete="off" spellcheck="false" '
+        f'placeholder="{hint}">'
         '<output></output></div><div class="wide" tabindex="0" role="region" aria-label="table">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
         f'<button type="button" class="more" hidden></button>{below}'
         f'<script type="application/json">{data}</script></div>'
     )
+
+
+def _caption(order: tuple[str, str] | None, labels: Mapping[str, str], is_text: Mapping[str, bool], reason: str) -> str:
+    """Return the order of the rows of a table as HTML, with buttons for this one and for that by the share of the loss.
+
+    Args:
+        order: column by which the rows are sorted, and "ascending" or "descending"; None if they are in order of time.
+        labels: names of the columns as they are shown.
+        is_text: whether a column has texts.
+        reason: why the rows are in this order, as text.
+    """
+    orders = [one for one in dict.fromkeys([order, ("share", "descending")]) if one is not None and one[0] in labels]
+    buttons = "".join(
+        f' <button type="button" data-order="{" ".join(one)}"{" hidden" * (one == order)}>'
+        f"sort by {escape(labels[one[0]])}</button>"
+        for one in orders
+    )
+    words = "In the order of time"
+    if order is not None:
+        ends = {"ascending": "a to z", "descending": "z to a"} if is_text.get(order[0]) else _ENDS
+        words = f"Sorted by {labels.get(order[0], name_of(order[0]))}, {ends[order[1]]}"
+    return f'<span class="order"><span>{escape(words)}</span><span>{escape(reason)}</span>.{buttons}</span>'
+
+
+def _largest(values: Sequence[Any]) -> float:
+    """Return the largest finite absolute value of a column, 0 if it has none."""
+    return max((abs(float(x)) for x in values if x is not None and np.isfinite(x)), default=0.0)
 
 
 def _as_json(value: Any) -> str:

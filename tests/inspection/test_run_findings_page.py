@@ -18,7 +18,7 @@ from episode_learners.loggers import CSVLogger
 from episodes.inspect import examine_run, run_findings_page
 from episodes.inspect.formatting import number
 from episodes.inspect.run_findings import RunFinding
-from episodes.inspect.run_findings_page import MARKED_BAR, LiveFindings, course_html, divergence_html
+from episodes.inspect.run_findings_page import LEAST_HEIGHT, MARKED_BAR, LiveFindings, course_html, divergence_html
 from episodes.inspect.update_rows import UpdateRow
 from episodes.storage.ledger import Ledger
 from episodes.storage.ledger.difference import Difference
@@ -76,7 +76,9 @@ def test_bars_of_a_finding_read_with_their_axis_are_its_numbers(pairs: list[tupl
     html = course_html(finding, lambda n: f"u{n}")
     values, others = [value for value, _ in pairs], [other for _, other in pairs if not math.isnan(other)]
     hollow = re.findall(r'y="([-\d.]+)" width="[\d.]+" height="([\d.]+)" class="others"', html)
-    assert len(hollow) == len(others)
+    are_seen = len(hollow) > 0
+    assert len(hollow) == len(others) * are_seen
+    assert ("hollow: &lt;i&gt;" in html, "too small to draw: &lt;i&gt;" in html) == (are_seen, bool(others) > are_seen)
     bars = re.findall(r'href="u(\d+)".*? y="([-\d.]+)".*? height="([\d.]+)" fill="([#\w]+)"', html)
     assert [int(number) for number, *_ in bars] == list(range(1, len(values) + 1))
     assert [int(number) for number, *_, colour in bars if colour == MARKED_BAR] == [update] * (update <= len(values))
@@ -87,8 +89,10 @@ def test_bars_of_a_finding_read_with_their_axis_are_its_numbers(pairs: list[tupl
     assert heights[0.0] == pytest.approx(zero, abs=0.06)
     most = max([*values, *others], key=abs)
     assert float(number(most)) in heights
+    tallest = max(map(abs, others), default=0.0) * abs(heights[float(number(most))] - zero) / abs(most or 1.0)
+    assert are_seen == (tallest > LEAST_HEIGHT) or tallest == pytest.approx(LEAST_HEIGHT, abs=0.1)
     shown = [*[(top, tall) for _, top, tall, _ in bars], *hollow]
-    for value, (top, tall) in zip([*values, *others], shown, strict=True):
+    for value, (top, tall) in zip([*values, *others * are_seen], shown, strict=True):
         assert float(top) == pytest.approx(zero if value < 0 else zero - float(tall), abs=0.11)
         if most:
             expected = abs(value / most) * abs(heights[float(number(most))] - zero)

@@ -10,6 +10,7 @@ from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from episodes.inspect.update_explanation import UpdateExplanation
 from episodes.inspect.update_measures import ROWS, STEP_MEASURES, Limit, name_of, row_measures, step_measures
 from episodes.inspect.update_page import shows, update_page
 from episodes.inspect.update_rows import UpdateRow
-from episodes.inspect.update_tables import MEANINGS, body_of, meaning_of, page_of, rows_beyond
+from episodes.inspect.update_tables import MEANINGS, TABLES, body_of, meaning_of, page_of, rows_beyond, table_html
 from episodes.storage.ledger import Ledger
 from tests.inspection.test_page import WITH_BROWSER, Tab, browser, tab
 from tests.learners.test_run_findings import FAULTS, tokens
@@ -469,6 +470,182 @@ def test_rows_are_sorted_filtered_and_unfolded(tab: Tab, tmp_path: Path) -> None
     page.locator("#by-time table").wait_for()
 
 
+FINDINGS = (
+    ("ratio_distance", "log_ratio", False),
+    ("logp_distance", "logp_gap", False),
+    ("first_value - value_target", "value_error", True),
+    ("advantage_agreement", "advantage_error", True),
+    ("share", "share", False),
+)
+
+
+@pytest.mark.parametrize(("measure", "column", "is_least"), FINDINGS)
+def test_steps_begin_with_those_that_show_the_finding(measure: str, column: str, is_least: bool) -> None:
+    columns = {**example().columns, "first_logp_difference": np.linspace(-1, 1, 60)}
+    explanation = UpdateExplanation(1, "", columns)
+    assert {name for _, name, _ in FINDINGS} == {*STEP_MEASURES.values(), "share"}
+    html = body_of(explanation, limits=[Limit(measure, 0.0, is_least)])
+    names, rows = Reader(html).tables["steps"]
+    sizes = [float(row[names.index(column)] or "nan") for row in rows]
+    known = sorted((x for x in sizes if x == x), reverse=not is_least)
+    np.testing.assert_equal(sizes, known + [np.nan] * (60 - len(known)))
+    words = f"Sorted by {name_of(column)}, {'smallest' if is_least else 'largest'} first"
+    reason = ", since the finding is about it" * (column != "share")
+    assert f"<span>{words}</span><span>{reason}</span>" in html.split('<section id="steps">')[1]
+    numbers = [name for name in names if name not in ("episode", "worker", "t")]
+    if column != "share":
+        assert numbers[:3] == [column, "clipped", "advantage"]
+        assert names.index("share") > 0
+    everything = {**columns, **step_measures(columns)}
+    for row in rows:  # a row stays together
+        at = columns["share"].tolist().index(float(row[names.index("share")]))
+        assert [row[names.index(name)] for name in (column, "ratio")] == [
+            exact(float(everything[name][at])) for name in (column, "ratio")
+        ]
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize("section", ["steps", "by-episode", "by-time"])
+def test_text_above_a_table_tells_its_order(section: str, tab: Tab, tmp_path: Path) -> None:
+    """After each click on a head or a button, and on the page of each address."""
+    path = tmp_path / "update.html"
+    limits = [Limit("ratio_distance", 0.0)]
+    path.write_text(page_of("Update 1", body_of(example(), limits=limits, unfolded=TABLES)), encoding="utf-8")
+    page = tab.open(path.as_uri())
+    page.locator("body[data-ready]").wait_for()
+    read = """const read = () => {
+        const box = document.querySelector(`#${section}`), head = box.querySelector("th:not([aria-sort=none])");
+        const buttons = [...box.querySelectorAll(".order button")].filter((one) => !one.hidden);
+        const name = head &&
+            [head.dataset.name, head.getAttribute("aria-sort"), head.textContent, head.matches(".text")];
+        const told = [...box.querySelectorAll(".order > span")].filter((one) => !one.hidden);
+        return [told.map((one) => one.textContent).join(""), name, buttons.map((one) => one.textContent)];
+    };"""
+
+    def check(told: str, found: Any, buttons: list[str]) -> str:
+        if found is None:
+            assert (told, buttons) == ("In the order of time", ["sort by share of loss"])
+            return ""
+        name, way, label, is_text = found
+        ends = ("a to z", "z to a") if is_text else ("smallest first", "largest first")
+        is_first = (section, name, way) == ("steps", "log_ratio", "descending")
+        assert told == f"Sorted by {label}, {ends[way == 'descending']}{', since the finding is about it' * is_first}"
+        assert ("sort by share of loss" in buttons) == ((name, way) != ("share", "descending"))
+        return f"{name} {way}"
+
+    first, *clicked = page.evaluate(
+        f"""(section) => {{ {read}
+            const heads = [...document.querySelectorAll(`#${{section}} th button`)];
+            return [read(), ...heads.flatMap((head) => [0, 1].map(() => {{ head.click(); return read(); }}))];
+        }}""",
+        section,
+    )
+    orders = {check(*one) for one in clicked}
+    assert len(orders) == 2 * page.locator(f"#{section} th").count()
+    button = page.locator(f"#{section} .order button:visible").first
+    expected = button.get_attribute("data-order")
+    button.click()
+    assert check(*page.evaluate(f"(section) => {{ {read} return read(); }}", section)) == expected
+    check(*first)
+    for order in sorted(orders)[:2]:
+        page.goto(f"{path.as_uri()}?{section}.sort={quote(order)}")
+        page.locator("body[data-ready]").wait_for()
+        assert check(*page.evaluate(f"(section) => {{ {read} return read(); }}", section)) == order
+
+
+UNKNOWN = {
+    ("steps", "log_ratio"): ("first_gradient_step", 1.0, "the row came after the first gradient step"),
+    ("steps", "ratio"): ("ratio", np.nan, "the update measured no number at the row"),
+    ("steps", "value_error"): (
+        "value_target",
+        np.nan,
+        "the update did not measure all numbers that it is computed from",
+    ),
+    ("steps", "logp_gap"): ("first_logp_difference", np.nan, "the update did not measure all numbers"),
+    ("steps", "advantage_error"): ("advantage", np.nan, "the update did not measure all numbers"),
+    ("steps", "log_ratio of none"): ("first_ratio", np.nan, "the update did not measure all numbers"),
+    ("steps", "worker"): ("worker", np.nan, "the row was recorded without a worker"),
+    ("steps", "episode"): ("episode", None, "the row was recorded without the id of an episode"),
+    ("steps", "agent"): ("agent", None, "the row is of an episode of one agent"),
+    ("by-episode", "ratio_distance"): ("first_gradient_step", 1.0, "the first gradient step had no row of the group"),
+    ("by-episode", "advantage_agreement"): ("advantage", np.nan, "the group has no two rows whose advantages"),
+    ("by-episode", "ratio"): ("ratio", np.nan, "no row of the group has a finite number"),
+    ("by-episode", "worker"): ("worker", np.nan, "the row was recorded without a worker"),
+    ("by-episode", "episode"): ("episode", None, "the row was recorded without the id of an episode"),
+    ("by-agent", "agent"): ("agent", None, "the row is of an episode of one agent"),
+    ("by-worker", "worker"): ("worker", np.nan, "the row was recorded without a worker"),
+}
+"""Place of a cell without a value: the column that a row lacks, and why the cell is empty."""
+
+
+@pytest.mark.parametrize(("section", "column"), UNKNOWN)
+def test_cells_without_a_value_tell_why(section: str, column: str) -> None:
+    lacking, value, cause = UNKNOWN[section, column]
+    column = column.removesuffix(" of none")
+    columns = {**example().columns, "first_logp_difference": np.linspace(-1, 1, 60)}
+    columns["agent"] = np.array(["a", "b", "c"] * 20, object)
+    columns["advantage"], columns["first_gradient_step"] = np.linspace(-1, 1, 60), np.zeros(60)
+    columns[lacking] = columns[lacking].copy()
+    columns[lacking][columns["episode"] == IDS[1]] = value
+    limits = [Limit(measure, 0.0) for measure in STEP_MEASURES]
+    html = body_of(UpdateExplanation(1, "", columns), limits=limits)
+    part = html.split(f'<section id="{section}">')[1].split("</section>")[0]
+    titles = re.findall(r'<td[^>]* data-v=""([^>]*)>—', part)
+    assert titles
+    assert all('title="' in title for title in titles)
+    assert any(f'title="{cause}' in title for title in titles)
+    legend = re.findall(r"— in ([^:]*): ([^:]*?)\.(?= [—≈]|$)", unescape(Reader(html).notes[section]))
+    assert {unescape(re.findall('title="(.*?)"', title)[0]) for title in titles} == {words for _, words in legend}
+    assert next(words for names, words in legend if name_of(column) in names.split(", ")).startswith(cause)
+
+
+@given(explanations(), st.sets(st.sampled_from(sorted(STEP_MEASURES))))
+def test_each_cell_without_a_value_has_a_cause_that_is_told_below_the_table(
+    explanation: UpdateExplanation, measures: set[str]
+) -> None:
+    html = body_of(explanation, limits=[Limit(measure, 0.0) for measure in sorted(measures)])
+    notes = Reader(html).notes
+    for section, part in re.findall(r'<section id="([^"]+)">(.*?)</section>', html):
+        tags = [tag for tag, text in re.findall(r"<td([^>]*)>(?:<a [^>]*>)?([^<]*)", part) if text.startswith("—")]
+        titles = {unescape(title) for tag in tags for title in re.findall(r'title="([^"]*)"', tag)}
+        assert all("title=" in tag for tag in tags)
+        assert all(f": {title}." in unescape(notes[section]) for title in titles)
+        assert unescape(notes.get(section, "")).count("— in ") == len(titles)
+
+
+@pytest.mark.parametrize("has_value", [True, False])
+def test_cells_of_stored_steps_tell_whether_their_episode_is_stored(has_value: bool) -> None:
+    episodes = [SingleAgentEpisode(id_=IDS[i]) for i in range(2)]
+    for i, episode in enumerate(episodes):
+        episode.add_env_reset(0.0)
+        for t in range(30):
+            extra = {"vf_preds": 0.5 + t} if i or has_value else {}
+            episode.add_env_step(0.0, 0, 1.0 + t, extra_model_outputs=extra)
+    columns = dict(example(30).columns)
+    columns["episode"] = np.array([IDS[i % 3] for i in range(30)], object)
+    explanation = UpdateExplanation(1, "", columns, episodes={one.id_: [one] for one in episodes})
+    names, rows = Reader(html := body_of(explanation)).tables["steps"]
+    part = html.split('<section id="steps">')[1]
+    titles = re.findall(r'title="([^"]*)">—', part)
+    assert names.count("acting_value") == 1
+    lacking = sum(row[names.index("acting_value")] == "" for row in rows)
+    assert lacking == (10 if has_value else 20)
+    assert titles.count("the run did not store the episode of the row") == 20  # of the reward, too
+    assert titles.count("the stored episode of the row does not have it") == (0 if has_value else 10)
+
+
+@given(st.lists(st.floats(-1e3, 1e3) | st.floats(-1e-5, 1e-5), min_size=2, max_size=12))
+def test_only_numbers_far_below_the_column_are_near_zero(values: list[float]) -> None:
+    numbers = [*values, 0.5]
+    html = table_html({"ratio": numbers, "share": [1.0] * len(numbers)}, [None] * len(numbers))
+    assert ("≈ 0 : at most a millionth" in html) == (">≈ 0" in html)
+    plain = re.findall(r"<td((?: data-v=\S+)?(?: title=\S+)?)>([^<]*)", html)
+    for value, (tag, text) in zip(numbers, plain, strict=True):
+        is_tiny = 0 < abs(value) <= 1e-6 * min(max(map(abs, numbers)), 1)
+        assert (text == "≈ 0") == is_tiny
+        assert (f'title="{value!r}"' in tag) == is_tiny
+
+
 @WITH_BROWSER
 @pytest.mark.parametrize(("width", "most"), [(1400, 2500), (400, 4500)])
 def test_page_is_short_and_not_wider_than_the_window(tab: Tab, tmp_path: Path, width: int, most: int) -> None:
@@ -484,6 +661,16 @@ def test_page_is_short_and_not_wider_than_the_window(tab: Tab, tmp_path: Path, w
     page = tab.open(path.as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("document.documentElement.scrollHeight") <= most
+    tops = page.evaluate(
+        """["nav", "header", "#found", ".numbers", "body > .note", ".drawn", "#steps", "#columns"].map(
+        (name) => document.querySelector(name).getBoundingClientRect().top)"""
+    )
+    assert tops == sorted(tops)
+    rows = page.evaluate(
+        """() => Object.values(Object.groupBy([...document.querySelectorAll(".drawn figure")],
+        (one) => one.getBoundingClientRect().top)).map((row) => row.at(-1).getBoundingClientRect().right)"""
+    )
+    assert len({round(right) for right in rows}) == 1  # each row is full
     wide = page.locator("#steps .wide")
     left = "(box) => box.querySelector('td').getBoundingClientRect().left"
     before = wide.evaluate(left)
@@ -550,7 +737,11 @@ def test_numbers_have_the_logged_ones_beside_them(module: str, suffix: str, tmp_
     )
     pages = [update_page(tmp_path, update, module or None, str, "../../") for update in (1, 2)]
     logged = [
-        re.findall(r'<dd data-name="(\w+)"[^>]*>[^<]*</dd>(?:<small>[^<]*</small>)?<small>logged: <b>(.*?)</b>', page)
+        re.findall(
+            r'<dd data-name="(\w+)"[^>]*>[^<]*</dd>(?:<small>[\d, ]*of [^<]*rows</small>)?'
+            r"<small>of these rows: [^<]+</small><small>learner's [\w ]+ <b>(.*?)</b>: [^<]+</small>",
+            page,
+        )
         for page in pages
     ]
     assert logged[0] == [
@@ -577,7 +768,6 @@ def test_large_updates_have_the_largest_steps_and_those_of_stored_episodes_and_b
     shares = [float(row[names.index("share")]) for row in rows]
     few = [*explanation.columns["share"][:10], *explanation.columns["share"][10:][is_in[10:]][:10]]
     assert sorted(shares) == sorted(few)
-    assert shares == sorted(shares, reverse=True)
 
 
 def test_each_number_of_a_finding_has_a_column_of_steps() -> None:
@@ -647,6 +837,19 @@ def test_filters_know_the_names_of_the_page(tab: Tab, tmp_path: Path) -> None:
 NUMBER = re.compile(r"-?\b[\d.]+")
 
 
+def test_chart_of_the_few_rows_of_stored_episodes_is_last_and_tells_how_many_episodes() -> None:
+    episode = SingleAgentEpisode(id_=IDS[1])
+    episode.add_env_reset(0.0)
+    for t in range(30):
+        episode.add_env_step(0.0, 0, 1.0, terminated=t == 29)
+    explanation = replace(example(), episodes={episode.id_: [episode]})
+    html = body_of(explanation, settings={"gamma": 0.9})
+    figures = re.findall(r"<figure.*?</figure>", html)
+    assert "<h2>Value against return <span>12 of 60 rows</span>" in figures[-1]
+    assert "Rows of 1 stored episode that terminated." in figures[-1]
+    assert not any("Value against return" in one for one in figures[:-1])
+
+
 @WITH_BROWSER
 def test_parts_of_charts_filter_the_steps(tab: Tab, tmp_path: Path) -> None:
     path = tmp_path / "update.html"
@@ -666,6 +869,12 @@ def test_parts_of_charts_filter_the_steps(tab: Tab, tmp_path: Path) -> None:
         len(text.lstrip("-").replace(".", "").lstrip("0")) <= 6 for test in tests for text in NUMBER.findall(test)
     )
     assert all(text == f"{count} of 60 rows" for count, text in parts)
+    for figure in page.locator(".drawn figure").all():  # each chart has names of its axes, and is read with keys
+        names = figure.locator("svg > text").all_text_contents()
+        assert sum(not re.fullmatch(r"-?[\d.e+-]+", name) for name in names) == 2
+        figure.locator("svg[tabindex]").focus()
+        page.keyboard.press("ArrowRight")
+        assert re.search(r"\d", figure.locator("output").inner_text())
     svg = page.locator(".drawn svg[tabindex]").first
     svg.focus()
     page.keyboard.press("ArrowRight")
@@ -703,20 +912,21 @@ def test_next_update_keeps_place_filter_and_order(tab: Tab, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("unfolded", "expected"),
-    [((), {"by-worker"}), (("by-episode",), {"by-worker", "by-episode"}), (("by-time",), {"by-time"})],
+    [((), ["by-worker"]), (("by-episode",), ["by-episode", "by-worker"]), (("by-time",), ["by-time", "by-worker"])],
 )
-def test_tables_that_show_a_contrast_are_unfolded(unfolded: tuple[str, ...], expected: set[str]) -> None:
-    """Those of workers and times, unless the table of a finding is one of them."""
+def test_tables_that_show_a_contrast_are_unfolded(unfolded: tuple[str, ...], expected: list[str]) -> None:
+    """They are above the numbers and the charts. The tables of findings are first."""
     columns = dict(example().columns)
     columns["first_ratio"] = np.where(columns["worker"] == 2, 1.2, 1.0)
     columns["first_gradient_step"], columns["t"] = np.zeros(60), np.repeat([0, 1, 2], 20)
     explanation = UpdateExplanation(1, "", columns)
     html = body_of(explanation, limits=[Limit("ratio_distance", 0.003)], unfolded=unfolded)
-    assert {*re.findall(r'<section id="([^"]*)"><details open>', html)} == expected
+    assert re.findall(r'<section id="([^"]*)"><details open>', html.split('<dl class="numbers">')[0]) == expected
+    assert "<details open>" not in html.split('<dl class="numbers">')[1]
     reader = Reader(html)
     names, rows = reader.tables["by-worker"]
     assert [(rows[n][0], name) for n, name, _ in reader.marks["by-worker"]] == [("2.0", "ratio_distance")]
-    assert names[:3] == ["worker", "steps", "ratio_distance"]
+    assert names[:4] == ["worker", "ratio_distance", "clipped", "advantage"]
     marks = [("by-time", {"time": "1"}, ["ratio_distance"])]
     html_of_finding = body_of(explanation, limits=[Limit("ratio_distance", 0.003)], marks=marks)
     assert "Not marked, except the one the finding leads to, since in 3 of 3 rows" in html_of_finding
@@ -763,8 +973,10 @@ def test_verdict_is_first_and_a_finding_leads_to_the_steps_by_its_number(tmp_pat
     assert places == sorted(places)
     assert 'href="?steps.sort=log_ratio%20descending#steps">steps by |log ratio|</a>' in page
     names, rows = Reader(page).tables["steps"]
-    shares = [float(row[names.index("share")]) for row in rows]
-    assert shares == sorted(shares, reverse=True)
+    sizes = [float(row[names.index("log_ratio")] or "-inf") for row in rows]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] > 0
+    assert "Sorted by |log ratio|, largest first</span><span>, since the finding is about it</span>" in page
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=6), st.floats(1e-3, 1))

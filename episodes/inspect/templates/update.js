@@ -3,6 +3,8 @@
 
 const FEW = 20, MORE = 200, TEXTS = /'[^']*'|"[^"]*"/.source;
 
+const grouped = (count) => count.toLocaleString("en-US");
+
 function remember(key, value) {
   const query = new URLSearchParams(location.search);
   if (value) query.set(key, value); else query.delete(key);
@@ -47,6 +49,8 @@ function prepare(box) {
     const k = heads.findIndex((head) => head.dataset.name === name);
     texts[name] = (shown) => [...new Set(column.filter((v, i) => v !== null && (v === shown || (k >= 0 && rows[i].cells[k].textContent.replace("…", "") === shown.replace("…", "")))))];
   }
+  const [told, reason, ...orders] = box.querySelector(".order").children;
+  const sorted = heads.find((head) => head.getAttribute("aria-sort") !== "none"), firstOrder = sorted && `${sorted.dataset.name} ${sorted.getAttribute("aria-sort")}`;
   let words = null, order = rows.map((_, i) => i), matches = () => true, shown = FEW, readableText = "", lastTest = matches;
 
   function draw() {
@@ -54,7 +58,7 @@ function prepare(box) {
     body.replaceChildren(...chosen.slice(0, shown).map((i) => rows[i]));
     more.hidden = chosen.length <= FEW;
     more.textContent = shown < chosen.length ? `show ${Math.min(MORE, chosen.length - shown)} more rows` : "show fewer rows";
-    if (!output.classList.contains("wrong")) output.textContent = chosen.length < rows.length ? `${chosen.length} of ${rows.length} rows` : "";
+    if (!output.classList.contains("wrong")) output.textContent = chosen.length < rows.length ? `${grouped(chosen.length)} of ${grouped(rows.length)} rows` : "";
   }
 
   function search(text) {
@@ -83,6 +87,7 @@ function prepare(box) {
     const ascending = way === "ascending";
     heads.forEach((head) => head.setAttribute("aria-sort", "none"));
     heads[k].setAttribute("aria-sort", way);
+    tell(k, way);
     const column = values[k], missing = (v) => v === null || Number.isNaN(v), sign = ascending ? 1 : -1;
     order = rows.map((_, i) => i).sort((i, j) => {
       const [a, b] = [column[i], column[j]];
@@ -92,12 +97,25 @@ function prepare(box) {
     draw();
   }
 
+  // The text above the table follows the order; the reason is that of the first order.
+  function tell(k, way) {
+    const ends = isText[k] ? ["a to z", "z to a"] : ["smallest first", "largest first"], name = `${heads[k].dataset.name} ${way}`;
+    told.textContent = `Sorted by ${heads[k].textContent}, ${ends[way === "ascending" ? 0 : 1]}`;
+    reason.hidden = name !== firstOrder;
+    orders.forEach((button) => { button.hidden = button.dataset.order === name; });
+  }
+
+  function orderBy(name) {
+    const [column, way] = name.split(" ");
+    sort(heads.findIndex((head) => head.dataset.name === column), way);
+    remember(`${id}.sort`, name);
+  }
+
   heads.forEach((head, k) => head.firstElementChild.addEventListener("click", () => {
     const before = head.getAttribute("aria-sort"), ascending = before === "none" ? isText[k] : before === "descending";
-    const way = ascending ? "ascending" : "descending";
-    sort(k, way);
-    remember(`${id}.sort`, `${head.dataset.name} ${way}`);
+    orderBy(`${head.dataset.name} ${ascending ? "ascending" : "descending"}`);
   }));
+  orders.forEach((button) => button.addEventListener("click", () => { orderBy(button.dataset.order); heads.find((head) => head.getAttribute("aria-sort") !== "none").firstElementChild.focus(); }));
   tools.hidden = rows.length <= FEW / 4;
   input.addEventListener("input", () => search(input.value.trim()));
   more.addEventListener("click", () => { shown = shown < order.filter(matches).length ? shown + MORE : FEW; draw(); });
@@ -111,8 +129,8 @@ function prepare(box) {
 
 // The parts of a chart are read with the mouse or the keys, and a click or Enter filters the steps by one of them.
 function connect(figure) {
-  const svg = figure.querySelector("svg"), output = figure.querySelector("output"), parts = [...svg.querySelectorAll("g")];
-  const tests = parts.filter((part) => part.dataset.test), input = document.querySelector("section[id$=steps] input");
+  const svg = figure.querySelector("svg"), output = figure.querySelector("output"), parts = [...svg.querySelectorAll("g")].filter((part) => part.querySelector("rect"));
+  const input = document.querySelector("section[id$=steps] input");
   let current = -1;
   const read = (part) => {
     parts.forEach((one) => one.classList.toggle("read", one === part));
@@ -128,8 +146,8 @@ function connect(figure) {
   svg.addEventListener("click", (event) => choose(event.target.closest("g")));
   svg.addEventListener("keydown", (event) => {
     const way = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (way && tests.length) { current = Math.max(0, Math.min(tests.length - 1, current + way)); read(tests[current]); event.preventDefault(); }
-    if (event.key === "Enter") choose(tests[current]);
+    if (way && parts.length) { current = Math.max(0, Math.min(parts.length - 1, current + way)); read(parts[current]); event.preventDefault(); }
+    if (event.key === "Enter") choose(parts[current]);
   });
 }
 
