@@ -151,17 +151,17 @@ def test_page_of_a_run_sorts_and_filters_by_the_names_in_the_heads(
         page.locator("#body tr", has_text="e2").click()
         page.locator("#episode h2", has_text="sampled by worker 2").wait_for()
         page.locator("th button[data-column=log_ratio]").focus()
-        assert tab.texts("#meaning")[0].startswith("log_ratio: mean of |log(")
+        assert tab.texts("#meaning")[0].startswith("log_ratio: how much the policy differed")
         page.set_viewport_size({"width": 700, "height": 900})
         page.set_viewport_size({"width": 400, "height": 900})
         page.locator("#chooser summary", has_text="more columns").click()
-        assert {"id", "return", "kept_as"} <= set(tab.texts("#rows thead th"))
+        assert {"id", "return", "update", "worker", "log_ratio"} <= set(tab.texts("#rows thead th"))
         assert page.evaluate("find('rows').scrollWidth - find('rows').clientWidth") <= 1
-        page.locator("#chooser input[data-column=worker]").click()
+        page.locator("#chooser input[data-column=advantage]").click()
         page.wait_for_url("**columns=**")
         page.reload()
         page.locator("body[data-ready=yes]").wait_for()
-        assert "worker" in tab.texts("#rows thead th")
+        assert "advantage" in tab.texts("#rows thead th")
 
 
 @WITH_BROWSER
@@ -414,7 +414,7 @@ def test_short_id_in_a_condition_is_named_and_found(tmp_path: Path, tab: Tab) ->
 
 
 @WITH_BROWSER
-def test_short_ids_begin_and_end_as_the_id_and_differ_from_others(tmp_path: Path, tab: Tab) -> None:
+def test_short_ids_have_the_parts_of_the_id_and_differ_from_others(tmp_path: Path, tab: Tab) -> None:
     page = tab.open(report(write(tmp_path / "data", [kept(0)])))
     parts = st.sampled_from(
         [RANDOM[:32], RANDOM, "run", "_right", "-007", "x" * 20, "ü", "b1946ac92492d2347c6235b4d2611184"]
@@ -424,14 +424,17 @@ def test_short_ids_begin_and_end_as_the_id_and_differ_from_others(tmp_path: Path
     @settings(max_examples=60)
     @given(ids, st.lists(ids, max_size=4))
     def check(id_: str, others: list[str]) -> None:
-        short = page.evaluate("([id, others]) => shortId(id, others)", [id_, others])
         alone = page.evaluate("(id) => shortId(id)", id_)
         assert len(alone) <= 24
-        assert ("…" in alone) == (alone != id_)
-        assert id_.startswith(alone.split("…")[0])
-        assert id_.endswith(alone.split("…")[-1])
-        shorts = page.evaluate("(ids) => ids.map((id) => shortId(id))", others)
-        assert short == (id_ if any(o != id_ and s == alone for o, s in zip(others, shorts, strict=True)) else alone)
+        for most in (24, 11):
+            every = [id_, *others]
+            shorts = page.evaluate("([ids, most]) => ids.map((id) => shortId(id, ids, most))", [every, most])
+            assert len(set(shorts)) == len(set(every))
+            assert page.evaluate("([id, others, most]) => shortId(id, others, most)", [id_, others, most]) == shorts[0]
+            for id_of, short in zip(every, shorts, strict=True):
+                assert ("…" in short) == (short != id_of)
+                assert re.fullmatch(".*".join(map(re.escape, short.split("…"))), id_of)
+                assert len(short) <= most or short == id_of
 
     check()
 
@@ -540,31 +543,35 @@ def test_charts_of_episodes_have_the_places_that_their_axis_names(
 
 
 @WITH_BROWSER
-def test_bars_of_endings_add_and_take_away_their_condition(tmp_path: Path, tab: Tab) -> None:
+def test_bars_of_endings_and_the_select_are_one_filter_and_leave_the_text(tmp_path: Path, tab: Tab) -> None:
     ends = [(True, False), (False, True), (True, True), (False, False), (True, False)]
     episodes = [plain([1.0, n], id_=f"e{n}", terminated=a, truncated=b) for n, (a, b) in enumerate(ends)]
     page = tab.open(report(write(tmp_path / "data", episodes)))
-    rows = {"terminated": [0, 4], "truncated": [1], "both": [2], "cut": [3]}
-    for before in ("", "nth < 4", "nth = 0 or nth = 4", "e"):  # the last one is a text, which no condition can hold
+    rows = {"terminated": [0, 4], "truncated": [1], "terminated and truncated": [2], "cut": [3]}
+    texts: dict[str, Any] = {"": range(5), "nth < 4": range(4), "nth = 0 or nth = 4": (0, 4), "e": range(5)}
+    for text, matches in texts.items():
+        page.fill("#words", text)
         for name, wanted in rows.items():
-            page.fill("#words", before)
-            known = [
-                row
-                for row in wanted
-                if row in {"nth < 4": range(4), "nth = 0 or nth = 4": (0, 4)}.get(before, range(5))
-            ]
-            bar = page.locator("#overview .bar", has=page.locator("span", has_text=re.compile(f"^{name}$")))
+            known = [f"e{row}" for row in wanted if row in matches]
+            bar = page.locator(f"#overview .bar[data-ending='{name}']")
             if not known:
-                assert before == "nth = 0 or nth = 4"
                 assert not bar.count() or bar.is_disabled()
                 continue
-            bar.press("Enter")
-            assert tab.ids() == [f"e{row}" for row in known], page.input_value("#words")
-            assert bar.get_attribute("aria-pressed") == "true"
-            assert page.evaluate("document.activeElement.className") == "bar"
-            bar.press("Enter")
-            left = {"nth = 0 or nth = 4": "(nth = 0 or nth = 4)", "e": ""}.get(before, before)
-            assert page.input_value("#words") == left
+            for choose in (lambda bar=bar: bar.press("Enter"), lambda name=name: page.select_option("#ending", name)):
+                choose()
+                assert tab.ids() == known
+                assert (page.input_value("#ending"), bar.get_attribute("aria-pressed")) == (name, "true")
+                counts = page.locator("#overview .bar").evaluate_all(
+                    "(bars) => Object.fromEntries(bars.map((bar) => [bar.dataset.ending, bar.lastChild.innerText]))"
+                )
+                assert {one: int(count) for one, count in counts.items() if count != "0"} == {
+                    one: n for one, of in rows.items() if (n := len(set(of) & set(matches)))
+                }  # those of the text alone, so that another one can be chosen at once
+                bar.press("Enter")
+                assert page.input_value("#ending") == ""
+                assert page.evaluate("document.activeElement.className") == "bar"
+                assert page.input_value("#words") == text
+                assert tab.ids() == [f"e{row}" for row in matches]
 
 
 @WITH_BROWSER
@@ -627,7 +634,7 @@ def test_links_of_findings_name_columns_of_episodes() -> None:
 
 @WITH_BROWSER
 @pytest.mark.parametrize("width", [400, 1400])
-def test_opened_episode_stays_in_view_or_is_said_to_be_left_out(width: int, tmp_path: Path, tab: Tab) -> None:
+def test_sorted_and_filtered_tables_begin_at_the_top_and_keep_the_episode(width: int, tmp_path: Path, tab: Tab) -> None:
     tab.page.set_viewport_size({"width": width, "height": 700})
     page = tab.open(report(write(tmp_path / "data", [kept(n, length=1 + n % 7) for n in range(300)])))
     page.locator("#overview svg").first.click(position={"x": 150, "y": 40})
@@ -637,17 +644,34 @@ def test_opened_episode_stays_in_view_or_is_said_to_be_left_out(width: int, tmp_
         const [line, box] = [place(`row-${row}`), place("rows")];
         return Boolean(line) && line.top >= box.top && line.bottom <= Math.min(box.bottom, innerHeight) + 1; }"""
     assert page.evaluate(is_seen, row)
-    in_box = is_seen.replace("Math.min(box.bottom, innerHeight)", "box.bottom")
-    for change in ("return", "return", "nth"):
-        page.locator(f"th button[data-column={change}]").press("Enter")
-        assert page.evaluate(in_box, row), change
+    returns = [n * (1 + n % 7) for n in range(300)]
+
+    def first() -> int:
+        """Return the row at the top of the table, while the chosen episode stays."""
+        assert page.evaluate("rowOf(state.episode)") == row
+        assert page.evaluate("find('rows').scrollTop") == 0
+        return page.evaluate("order[0]")
+
+    for column, best in (
+        ("return", returns.index(max(returns))),
+        ("return", returns.index(min(returns))),
+        ("nth", 299),
+    ):
+        page.evaluate("find('rows').scrollTop = 3000")
+        page.locator(f"th button[data-column={column}]").press("Enter")
+        assert first() == best
+    page.evaluate("find('rows').scrollTop = 3000")
     page.fill("#words", f"nth >= {row - 50}")
-    assert page.evaluate(in_box, row)
+    assert first() == 299
     assert tab.texts("#outside") == [""]
+    page.fill("#words", "nth < 0")
+    assert tab.texts("#outside") == [f"episode e{row} is not among the 0 shown"]
     page.fill("#words", f"nth < {row}")
-    assert tab.texts("#outside") == [f"episode e{row} is not among the {row} shown"]
-    page.fill("#words", "")
+    assert tab.texts("#outside") == [f"episode e{row} is not among the {row} shown open the first match"]
+    page.get_by_role("button", name="open the first match").press("Enter")
+    page.locator("#episode h2", has_text=f"e{row - 1}").wait_for()
     assert tab.texts("#outside") == [""]
+    page.fill("#words", "")
     if width == 400:
         page.locator("#body tr").nth(5).click()
         page.wait_for_function("() => document.querySelector('#reading').getBoundingClientRect().top < 20")
