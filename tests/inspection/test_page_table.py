@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from episodes import MultiAgentEpisode, SingleAgentEpisode
+from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.errors import InvalidArgument
 from episodes.inspect import examine
 from episodes.inspect.html_report import write_report
@@ -150,6 +150,9 @@ def test_page_of_a_run_sorts_and_filters_by_the_names_in_the_heads(
             assert tab.ids() == ids
         page.locator("#body tr", has_text="e2").click()
         page.locator("#episode h2", has_text="sampled by worker 2").wait_for()
+        for name in ("update", "worker", "log_ratio", "kept_as", "num_steps"):
+            title = page.locator("#rows thead th", has_text=name).locator("button").get_attribute("title")
+            assert len(title.split()) > 3, name
         page.locator("th button[data-column=log_ratio]").focus()
         assert tab.texts("#meaning")[0].startswith("log_ratio: how much the policy differed")
         page.set_viewport_size({"width": 700, "height": 900})
@@ -352,6 +355,24 @@ def test_page_numbers_episodes_and_counts_findings(tmp_path: Path, tab: Tab) -> 
         page.locator("th button[data-column=nth]").click()
         assert tab.ids() == ["e3", "e2", "e1", "e0"]
         assert "conditions: nth, id" in page.locator("#names").text_content()
+        names = page.locator("#names").text_content()
+        assert "episode_length" not in names
+        page.fill("#words", "lenght > 1")
+        assert tab.texts("#error")[0].split("the columns are ")[1].startswith(names.split(": ")[1].rstrip("."))
+        assert tab.texts("#count") == ["still 4 of 4"]
+        page.fill("#words", "nth < 2")
+        page.fill("#words", "nth < 2 or")
+        assert tab.texts("#count") == ["still 2 of 4 (the last filter)"]
+        page.locator("h1").click()
+        page.keyboard.press("/")
+        page.keyboard.press("Escape")
+        assert page.evaluate("document.activeElement.id") == "rows"
+        assert page.input_value("#words") == "nth < 2 or"
+        page.fill("#words", "")
+        page.set_viewport_size({"width": 400, "height": 900})
+        page.wait_for_function("() => fitted === `${document.body.clientWidth} true`")
+        heads = tab.texts("#rows thead th")
+        assert heads.index("findings") < (heads.index("ending") if "ending" in heads else len(heads))
         offered = page.locator("#chooser input").evaluate_all("boxes => boxes.map((box) => box.dataset.column)")
         repeated = {"episode_return", "episode_length", "terminated", "truncated"}  # what other columns say
         assert set(offered) == set(page.evaluate("Object.keys(table.columns)")) - {"id"} - repeated
@@ -690,11 +711,95 @@ def test_menu_of_columns_closes_and_comparing_says_what_to_do(tmp_path: Path, ta
         page.locator("#chooser input").first.focus()
         close()
         assert page.locator("#chooser[open]").count() == 0
+    for width in (400, 700, 1400):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.wait_for_function("() => fitted === `${document.body.clientWidth} true`")
+        boxes = "['compare', 'chooser', 'fold', 'rows'].map((id) => JSON.stringify(find(id).getBoundingClientRect()))"
+        before = page.evaluate(boxes)
+        summary.click()
+        assert page.evaluate(boxes) == before  # the menu moves nothing
+        assert len({json.loads(box)["bottom"] for box in before[:3]}) == 1  # and no button has a line of its own
+        menu = page.locator("#chooser > div").bounding_box()
+        assert 0 <= round(menu["x"]) <= round(width - menu["width"])
+        summary.click()
     page.locator("#compare").press("Enter")
     assert tab.texts("#hint") == ["choose a second episode in the table"]
     page.locator("#body tr").nth(2).click()
     page.locator("#difference").wait_for()
     assert tab.texts("#hint") == [""]
+
+
+@WITH_BROWSER
+def test_numbers_that_are_not_known_say_why(tmp_path: Path, tab: Tab, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "training", [kept(n) for n in range(3)])
+    rows = [("e0", None, 1, 0.0, 1.0, 0, 1.0), ("e1", None, 2, NAN, 1.0, 1, NAN)]  # not of the first gradient step
+    learned = LearnedTracks({"": columns_of(rows)})
+    monkeypatch.setattr(LiveFindings, "learned", lambda self, number: learned)
+    write_status(tmp_path, settings={}, stopped_by="max_epochs")
+    with served(tmp_path) as server:
+        tab.page.set_viewport_size({"width": 1500, "height": 900})
+        page = tab.open(f"{server.url}episodes/0/training/")
+        cells = "cells => cells.map((cell) => [cell.dataset.column, cell.innerText, cell.title])"
+        not_learned = "not learned from in an update that was measured"
+        names = ("update", "worker", "log_ratio", "advantage")
+        reasons = {
+            0: ["", "", "", ""],
+            1: [
+                "",
+                "not recorded, or several workers",
+                "no step of it is in the first gradient step of update 2",
+                "not recorded in update 2",
+            ],
+            2: [not_learned] * 4,
+        }
+        for row, titles in reasons.items():
+            of = {name: rest for name, *rest in page.locator(f"#row-{row} td").evaluate_all(cells)}
+            assert [of[name][1] for name in names] == titles
+            assert all((of[name][0] == chr(0x2013)) == bool(title) for name, title in zip(names, titles, strict=True))
+
+
+@WITH_BROWSER
+def test_groups_of_many_episodes_are_read_below_their_chart(tmp_path: Path, tab: Tab) -> None:
+    """With the pointer and with keys: the episodes of each group, their range and their median."""
+    random, num = np.random.default_rng(1), 2400
+    returns = random.integers(0, 50, num).astype(float)
+    pack = EpisodePack(
+        observations=np.zeros(2 * num),
+        actions=np.zeros(num, int),
+        rewards=returns,
+        lengths=np.ones(num, int),
+        terminated=np.ones(num, bool),
+        truncated=np.zeros(num, bool),
+    )
+    page = tab.open(report(write(tmp_path / "data", pack)))
+    svg = page.locator("#overview svg").first
+    box = svg.bounding_box()
+
+    def words(group: int, low: float = 0) -> str:
+        """Return what is to be read of a group of 60 episodes."""
+        part = returns[60 * group : 60 * group + 60]
+        part, median = part[part >= low], np.median(part[part >= low])
+        place = f"episodes {60 * group:,} to {60 * group + 59:,}"
+        return f"{place}: {part.min():.0f} … {part.max():.0f}, median {median:g}"
+
+    idle = tab.texts("#overview .reading")[0]
+    for low in (0, 20):
+        page.fill("#words", f"return >= {low}")
+        for group in (0, 17, 39):
+            x = 4 + 592 * (group + 0.5) / 40
+            for y in (3, 50, 90):  # the whole column
+                page.mouse.move(box["x"] + x / 600 * box["width"], box["y"] + y)
+                assert tab.texts("#overview .reading")[0] == words(group, low)
+        page.mouse.move(5, 5)
+        assert tab.texts("#overview .reading")[0] == idle
+    svg.focus()
+    step = page.evaluate("state.step")
+    for key, group in (("ArrowRight", 0), ("ArrowRight", 1), ("End", 39), ("ArrowRight", 39), ("ArrowLeft", 38)):
+        page.keyboard.press(key)
+        assert tab.texts("#overview .reading")[0] == words(group, 20)
+    assert page.evaluate("state.step") == step
+    page.fill("#words", f"return = {returns[0]:.0f}")
+    assert tab.texts("#overview h2")[0].endswith(f"all {returns[0]:.0f}")
 
 
 @WITH_BROWSER
