@@ -28,6 +28,7 @@ from episodes.storage.writer import EpisodeWriter
 GAMES = 100  # that are written at a time
 POSITION = "nth"  # column with the position of an episode in the data set
 OF_PAGES = ("findings", "update", "worker", "log_ratio", "advantage")  # columns that only pages have
+OF_STEPS = ("observations", "actions", "rewards", "infos", "extra_model_outputs")  # names that are no columns
 
 
 def copy(source: str | Path | EpisodeDataset | GameDataset, target: str | Path, where: str | None = None) -> int:
@@ -171,8 +172,12 @@ class _NamedColumns(NamedTuple):
 
     def unknown(self, column: str) -> str:
         """Return the error of a name that the table does not have."""
-        is_of_pages = column in OF_PAGES
-        hint = f"{column!r} is a column of pages alone; " if is_of_pages else _suggestion(column, list(self.table))
+        if column in OF_PAGES:
+            hint = f"{column!r} is a column of pages alone; "
+        elif column in OF_STEPS:
+            hint = f"{column} have a value for each step, columns one for each episode, such as custom_data/key; "
+        else:
+            hint = _suggestion(column, list(self.table))
         return f"unknown column {column!r}; {hint}the columns are {', '.join(self.table)}"
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from episodes import MultiAgentEpisode, SingleAgentEpisode
+from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.errors import InvalidArgument
 from episodes.inspect import examine
 from episodes.inspect.html_report import write_report
@@ -150,18 +150,21 @@ def test_page_of_a_run_sorts_and_filters_by_the_names_in_the_heads(
             assert tab.ids() == ids
         page.locator("#body tr", has_text="e2").click()
         page.locator("#episode h2", has_text="sampled by worker 2").wait_for()
+        for name in ("update", "worker", "log_ratio", "kept_as", "num_steps"):
+            title = page.locator("#rows thead th", has_text=name).locator("button").get_attribute("title")
+            assert len(title.split()) > 3, name
         page.locator("th button[data-column=log_ratio]").focus()
-        assert tab.texts("#meaning")[0].startswith("log_ratio: mean of |log(")
+        assert tab.texts("#meaning")[0].startswith("log_ratio: how much the policy differed")
         page.set_viewport_size({"width": 700, "height": 900})
         page.set_viewport_size({"width": 400, "height": 900})
         page.locator("#chooser summary", has_text="more columns").click()
-        assert {"id", "return", "kept_as"} <= set(tab.texts("#rows thead th"))
+        assert {"id", "return", "update", "worker", "log_ratio"} <= set(tab.texts("#rows thead th"))
         assert page.evaluate("find('rows').scrollWidth - find('rows').clientWidth") <= 1
-        page.locator("#chooser input[data-column=worker]").click()
+        page.locator("#chooser input[data-column=advantage]").click()
         page.wait_for_url("**columns=**")
         page.reload()
         page.locator("body[data-ready=yes]").wait_for()
-        assert "worker" in tab.texts("#rows thead th")
+        assert "advantage" in tab.texts("#rows thead th")
 
 
 @WITH_BROWSER
@@ -352,6 +355,24 @@ def test_page_numbers_episodes_and_counts_findings(tmp_path: Path, tab: Tab) -> 
         page.locator("th button[data-column=nth]").click()
         assert tab.ids() == ["e3", "e2", "e1", "e0"]
         assert "conditions: nth, id" in page.locator("#names").text_content()
+        names = page.locator("#names").text_content()
+        assert "episode_length" not in names
+        page.fill("#words", "lenght > 1")
+        assert tab.texts("#error")[0].split("the columns are ")[1].startswith(names.split(": ")[1].rstrip("."))
+        assert tab.texts("#count") == ["still 4 of 4"]
+        page.fill("#words", "nth < 2")
+        page.fill("#words", "nth < 2 or")
+        assert tab.texts("#count") == ["still 2 of 4 (the last filter)"]
+        page.locator("h1").click()
+        page.keyboard.press("/")
+        page.keyboard.press("Escape")
+        assert page.evaluate("document.activeElement.id") == "rows"
+        assert page.input_value("#words") == "nth < 2 or"
+        page.fill("#words", "")
+        page.set_viewport_size({"width": 400, "height": 900})
+        page.wait_for_function("() => fitted === `${document.body.clientWidth} true`")
+        heads = tab.texts("#rows thead th")
+        assert heads.index("findings") < (heads.index("ending") if "ending" in heads else len(heads))
         offered = page.locator("#chooser input").evaluate_all("boxes => boxes.map((box) => box.dataset.column)")
         repeated = {"episode_return", "episode_length", "terminated", "truncated"}  # what other columns say
         assert set(offered) == set(page.evaluate("Object.keys(table.columns)")) - {"id"} - repeated
@@ -414,7 +435,7 @@ def test_short_id_in_a_condition_is_named_and_found(tmp_path: Path, tab: Tab) ->
 
 
 @WITH_BROWSER
-def test_short_ids_begin_and_end_as_the_id_and_differ_from_others(tmp_path: Path, tab: Tab) -> None:
+def test_short_ids_have_the_parts_of_the_id_and_differ_from_others(tmp_path: Path, tab: Tab) -> None:
     page = tab.open(report(write(tmp_path / "data", [kept(0)])))
     parts = st.sampled_from(
         [RANDOM[:32], RANDOM, "run", "_right", "-007", "x" * 20, "ü", "b1946ac92492d2347c6235b4d2611184"]
@@ -424,14 +445,17 @@ def test_short_ids_begin_and_end_as_the_id_and_differ_from_others(tmp_path: Path
     @settings(max_examples=60)
     @given(ids, st.lists(ids, max_size=4))
     def check(id_: str, others: list[str]) -> None:
-        short = page.evaluate("([id, others]) => shortId(id, others)", [id_, others])
         alone = page.evaluate("(id) => shortId(id)", id_)
         assert len(alone) <= 24
-        assert ("…" in alone) == (alone != id_)
-        assert id_.startswith(alone.split("…")[0])
-        assert id_.endswith(alone.split("…")[-1])
-        shorts = page.evaluate("(ids) => ids.map((id) => shortId(id))", others)
-        assert short == (id_ if any(o != id_ and s == alone for o, s in zip(others, shorts, strict=True)) else alone)
+        for most in (24, 11):
+            every = [id_, *others]
+            shorts = page.evaluate("([ids, most]) => ids.map((id) => shortId(id, ids, most))", [every, most])
+            assert len(set(shorts)) == len(set(every))
+            assert page.evaluate("([id, others, most]) => shortId(id, others, most)", [id_, others, most]) == shorts[0]
+            for id_of, short in zip(every, shorts, strict=True):
+                assert ("…" in short) == (short != id_of)
+                assert re.fullmatch(".*".join(map(re.escape, short.split("…"))), id_of)
+                assert len(short) <= most or short == id_of
 
     check()
 
@@ -540,31 +564,35 @@ def test_charts_of_episodes_have_the_places_that_their_axis_names(
 
 
 @WITH_BROWSER
-def test_bars_of_endings_add_and_take_away_their_condition(tmp_path: Path, tab: Tab) -> None:
+def test_bars_of_endings_and_the_select_are_one_filter_and_leave_the_text(tmp_path: Path, tab: Tab) -> None:
     ends = [(True, False), (False, True), (True, True), (False, False), (True, False)]
     episodes = [plain([1.0, n], id_=f"e{n}", terminated=a, truncated=b) for n, (a, b) in enumerate(ends)]
     page = tab.open(report(write(tmp_path / "data", episodes)))
-    rows = {"terminated": [0, 4], "truncated": [1], "both": [2], "cut": [3]}
-    for before in ("", "nth < 4", "nth = 0 or nth = 4", "e"):  # the last one is a text, which no condition can hold
+    rows = {"terminated": [0, 4], "truncated": [1], "terminated and truncated": [2], "cut": [3]}
+    texts: dict[str, Any] = {"": range(5), "nth < 4": range(4), "nth = 0 or nth = 4": (0, 4), "e": range(5)}
+    for text, matches in texts.items():
+        page.fill("#words", text)
         for name, wanted in rows.items():
-            page.fill("#words", before)
-            known = [
-                row
-                for row in wanted
-                if row in {"nth < 4": range(4), "nth = 0 or nth = 4": (0, 4)}.get(before, range(5))
-            ]
-            bar = page.locator("#overview .bar", has=page.locator("span", has_text=re.compile(f"^{name}$")))
+            known = [f"e{row}" for row in wanted if row in matches]
+            bar = page.locator(f"#overview .bar[data-ending='{name}']")
             if not known:
-                assert before == "nth = 0 or nth = 4"
                 assert not bar.count() or bar.is_disabled()
                 continue
-            bar.press("Enter")
-            assert tab.ids() == [f"e{row}" for row in known], page.input_value("#words")
-            assert bar.get_attribute("aria-pressed") == "true"
-            assert page.evaluate("document.activeElement.className") == "bar"
-            bar.press("Enter")
-            left = {"nth = 0 or nth = 4": "(nth = 0 or nth = 4)", "e": ""}.get(before, before)
-            assert page.input_value("#words") == left
+            for choose in (lambda bar=bar: bar.press("Enter"), lambda name=name: page.select_option("#ending", name)):
+                choose()
+                assert tab.ids() == known
+                assert (page.input_value("#ending"), bar.get_attribute("aria-pressed")) == (name, "true")
+                counts = page.locator("#overview .bar").evaluate_all(
+                    "(bars) => Object.fromEntries(bars.map((bar) => [bar.dataset.ending, bar.lastChild.innerText]))"
+                )
+                assert {one: int(count) for one, count in counts.items() if count != "0"} == {
+                    one: n for one, of in rows.items() if (n := len(set(of) & set(matches)))
+                }  # those of the text alone, so that another one can be chosen at once
+                bar.press("Enter")
+                assert page.input_value("#ending") == ""
+                assert page.evaluate("document.activeElement.className") == "bar"
+                assert page.input_value("#words") == text
+                assert tab.ids() == [f"e{row}" for row in matches]
 
 
 @WITH_BROWSER
@@ -627,7 +655,7 @@ def test_links_of_findings_name_columns_of_episodes() -> None:
 
 @WITH_BROWSER
 @pytest.mark.parametrize("width", [400, 1400])
-def test_opened_episode_stays_in_view_or_is_said_to_be_left_out(width: int, tmp_path: Path, tab: Tab) -> None:
+def test_sorted_and_filtered_tables_begin_at_the_top_and_keep_the_episode(width: int, tmp_path: Path, tab: Tab) -> None:
     tab.page.set_viewport_size({"width": width, "height": 700})
     page = tab.open(report(write(tmp_path / "data", [kept(n, length=1 + n % 7) for n in range(300)])))
     page.locator("#overview svg").first.click(position={"x": 150, "y": 40})
@@ -637,17 +665,34 @@ def test_opened_episode_stays_in_view_or_is_said_to_be_left_out(width: int, tmp_
         const [line, box] = [place(`row-${row}`), place("rows")];
         return Boolean(line) && line.top >= box.top && line.bottom <= Math.min(box.bottom, innerHeight) + 1; }"""
     assert page.evaluate(is_seen, row)
-    in_box = is_seen.replace("Math.min(box.bottom, innerHeight)", "box.bottom")
-    for change in ("return", "return", "nth"):
-        page.locator(f"th button[data-column={change}]").press("Enter")
-        assert page.evaluate(in_box, row), change
+    returns = [n * (1 + n % 7) for n in range(300)]
+
+    def first() -> int:
+        """Return the row at the top of the table, while the chosen episode stays."""
+        assert page.evaluate("rowOf(state.episode)") == row
+        assert page.evaluate("find('rows').scrollTop") == 0
+        return page.evaluate("order[0]")
+
+    for column, best in (
+        ("return", returns.index(max(returns))),
+        ("return", returns.index(min(returns))),
+        ("nth", 299),
+    ):
+        page.evaluate("find('rows').scrollTop = 3000")
+        page.locator(f"th button[data-column={column}]").press("Enter")
+        assert first() == best
+    page.evaluate("find('rows').scrollTop = 3000")
     page.fill("#words", f"nth >= {row - 50}")
-    assert page.evaluate(in_box, row)
+    assert first() == 299
     assert tab.texts("#outside") == [""]
+    page.fill("#words", "nth < 0")
+    assert tab.texts("#outside") == [f"episode e{row} is not among the 0 shown"]
     page.fill("#words", f"nth < {row}")
-    assert tab.texts("#outside") == [f"episode e{row} is not among the {row} shown"]
-    page.fill("#words", "")
+    assert tab.texts("#outside") == [f"episode e{row} is not among the {row} shown open the first match"]
+    page.get_by_role("button", name="open the first match").press("Enter")
+    page.locator("#episode h2", has_text=f"e{row - 1}").wait_for()
     assert tab.texts("#outside") == [""]
+    page.fill("#words", "")
     if width == 400:
         page.locator("#body tr").nth(5).click()
         page.wait_for_function("() => document.querySelector('#reading').getBoundingClientRect().top < 20")
@@ -666,11 +711,95 @@ def test_menu_of_columns_closes_and_comparing_says_what_to_do(tmp_path: Path, ta
         page.locator("#chooser input").first.focus()
         close()
         assert page.locator("#chooser[open]").count() == 0
+    for width in (400, 700, 1400):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.wait_for_function("() => fitted === `${document.body.clientWidth} true`")
+        boxes = "['compare', 'chooser', 'fold', 'rows'].map((id) => JSON.stringify(find(id).getBoundingClientRect()))"
+        before = page.evaluate(boxes)
+        summary.click()
+        assert page.evaluate(boxes) == before  # the menu moves nothing
+        assert len({json.loads(box)["bottom"] for box in before[:3]}) == 1  # and no button has a line of its own
+        menu = page.locator("#chooser > div").bounding_box()
+        assert 0 <= round(menu["x"]) <= round(width - menu["width"])
+        summary.click()
     page.locator("#compare").press("Enter")
     assert tab.texts("#hint") == ["choose a second episode in the table"]
     page.locator("#body tr").nth(2).click()
     page.locator("#difference").wait_for()
     assert tab.texts("#hint") == [""]
+
+
+@WITH_BROWSER
+def test_numbers_that_are_not_known_say_why(tmp_path: Path, tab: Tab, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "training", [kept(n) for n in range(3)])
+    rows = [("e0", None, 1, 0.0, 1.0, 0, 1.0), ("e1", None, 2, NAN, 1.0, 1, NAN)]  # not of the first gradient step
+    learned = LearnedTracks({"": columns_of(rows)})
+    monkeypatch.setattr(LiveFindings, "learned", lambda self, number: learned)
+    write_status(tmp_path, settings={}, stopped_by="max_epochs")
+    with served(tmp_path) as server:
+        tab.page.set_viewport_size({"width": 1500, "height": 900})
+        page = tab.open(f"{server.url}episodes/0/training/")
+        cells = "cells => cells.map((cell) => [cell.dataset.column, cell.innerText, cell.title])"
+        not_learned = "not learned from in an update that was measured"
+        names = ("update", "worker", "log_ratio", "advantage")
+        reasons = {
+            0: ["", "", "", ""],
+            1: [
+                "",
+                "not recorded, or several workers",
+                "no step of it is in the first gradient step of update 2",
+                "not recorded in update 2",
+            ],
+            2: [not_learned] * 4,
+        }
+        for row, titles in reasons.items():
+            of = {name: rest for name, *rest in page.locator(f"#row-{row} td").evaluate_all(cells)}
+            assert [of[name][1] for name in names] == titles
+            assert all((of[name][0] == chr(0x2013)) == bool(title) for name, title in zip(names, titles, strict=True))
+
+
+@WITH_BROWSER
+def test_groups_of_many_episodes_are_read_below_their_chart(tmp_path: Path, tab: Tab) -> None:
+    """With the pointer and with keys: the episodes of each group, their range and their median."""
+    random, num = np.random.default_rng(1), 2400
+    returns = random.integers(0, 50, num).astype(float)
+    pack = EpisodePack(
+        observations=np.zeros(2 * num),
+        actions=np.zeros(num, int),
+        rewards=returns,
+        lengths=np.ones(num, int),
+        terminated=np.ones(num, bool),
+        truncated=np.zeros(num, bool),
+    )
+    page = tab.open(report(write(tmp_path / "data", pack)))
+    svg = page.locator("#overview svg").first
+    box = svg.bounding_box()
+
+    def words(group: int, low: float = 0) -> str:
+        """Return what is to be read of a group of 60 episodes."""
+        part = returns[60 * group : 60 * group + 60]
+        part, median = part[part >= low], np.median(part[part >= low])
+        place = f"episodes {60 * group:,} to {60 * group + 59:,}"
+        return f"{place}: {part.min():.0f} … {part.max():.0f}, median {median:g}"
+
+    idle = tab.texts("#overview .reading")[0]
+    for low in (0, 20):
+        page.fill("#words", f"return >= {low}")
+        for group in (0, 17, 39):
+            x = 4 + 592 * (group + 0.5) / 40
+            for y in (3, 50, 90):  # the whole column
+                page.mouse.move(box["x"] + x / 600 * box["width"], box["y"] + y)
+                assert tab.texts("#overview .reading")[0] == words(group, low)
+        page.mouse.move(5, 5)
+        assert tab.texts("#overview .reading")[0] == idle
+    svg.focus()
+    step = page.evaluate("state.step")
+    for key, group in (("ArrowRight", 0), ("ArrowRight", 1), ("End", 39), ("ArrowRight", 39), ("ArrowLeft", 38)):
+        page.keyboard.press(key)
+        assert tab.texts("#overview .reading")[0] == words(group, 20)
+    assert page.evaluate("state.step") == step
+    page.fill("#words", f"return = {returns[0]:.0f}")
+    assert tab.texts("#overview h2")[0].endswith(f"all {returns[0]:.0f}")
 
 
 @WITH_BROWSER

@@ -8,6 +8,7 @@ const SPACE = "[ \\t\\n\\r\\f\\v]*", QUOTED = `'[^']*'|"[^"]*"`;
 const TOKEN = new RegExp(`${SPACE}(?:custom_data${SPACE}/${SPACE}(?<custom>[A-Za-z_]\\w*|${QUOTED})|(?<number>\\.?\\d(?:[eE][-+](?=\\d)|[\\w.])*)|(?<text>${QUOTED})|(?<name>[A-Za-z_]\\w*)|(?<sign><=|>=|==?|!=|[-+*/%<>()])|(?<end>$))`, "y");
 const NUMBER = /^(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?$/, PADDED = /^0\d*[1-9][\deE+-]*$/;  // such as 007
 const UNQUOTED = /'[^']*'|"[^"]*"|\b([A-Za-z_]\w*) *(==?|!=) *(\w+(?:[-.:\/]\w+)+)(?= *(?:$|\)|and\b|or\b))/g;
+const OF_STEPS = ["observations", "actions", "rewards", "infos", "extra_model_outputs"];
 const COMPARISONS = ["<", "<=", ">", ">=", "==", "!="];
 
 function tokens(text) {
@@ -44,6 +45,10 @@ function suggestion(word, names) {  // the most similar name, if at most a third
   const shareOf = (name) => edits(word.toLowerCase(), name.toLowerCase()) / Math.max(name.length, 1);
   const [share, name] = [...names, "True", "False"].map((one) => [shareOf(one), one]).reduce((best, one) => (one[0] < best[0] ? one : best));
   return share <= 1 / 3 ? `did you mean ${name}; ` : "";
+}
+
+function hintOfName(name, names) {  // on the name of no column
+  return OF_STEPS.includes(name) ? `${name} have a value for each step, columns one for each episode, such as custom_data/key; ` : suggestion(name, names);
 }
 
 function edits(a, b) {  // the fewest insertions, removals and replacements of characters from one text to the other
@@ -177,7 +182,7 @@ function compiled(text, columns, names) {
     if (token.kind !== "name") throw new Error(`${token.kind} is out of place`);
     reads++;
     const column = Object.hasOwn(columns, token.value) ? columns[token.value] : undefined;
-    if (!column) return Object.assign(typed("", () => null, token.value), { unknown: `unknown column '${token.value}'; ${suggestion(token.value, names)}the columns are ${names.join(", ")}` });
+    if (!column) return Object.assign(typed("", () => null, token.value), { unknown: `unknown column '${token.value}'; ${hintOfName(token.value, [...names, ...Object.keys(columns)])}the columns are ${names.join(", ")}` });
     return typed(typeOf(column), (i) => column[i] ?? null, token.value);
   }
   const result = checkFlag(or());

@@ -566,11 +566,11 @@ function firstDifference() {
   if (best) go.addEventListener("click", () => move(best[0]));
   const tolerance = element("input", { type: "number", min: 0, step: "any", value: state.tolerance, "aria-label": "tolerance" });
   tolerance.addEventListener("change", () => { state.tolerance = Math.max(Number(tolerance.value) || 0, 0); save(); draw(); });
-  return [element("p", { id: "difference" }, `compared with ${shortId(other.title)} (dashed, or below) `, go, " ", element("label", {}, "tolerance ", tolerance), " ", stopComparing())];
+  return [element("p", { id: "difference" }, `compared with ${shortId(other.title, table.columns.id)} (dashed, or below) `, go, " ", element("label", {}, "tolerance ", tolerance), " ", stopComparing())];
 }
 
 function heading(episode) {
-  const name = idButton(episode.title ?? "");
+  const name = idButton(episode.title ?? "", table.columns.id);
   if (isTalk(episode)) return talkHeading(episode);
   if (episode.ending === undefined) return element("h2", {}, name);
   const row = rowOf(episode === shown ? state.episode : state.other), place = row < 0 ? "" : `# ${row}, `;

@@ -65,6 +65,7 @@ function load() {
   state.isListed = query.get("list") === "yes" || rowOf(state.episode) < 0;  // a link to an episode folds the table
   find("words").value = state.filter;
   find("ending").value = state.ending;
+  state.ending = find("ending").value;  // "" if no ending has this name
 }
 
 function findStep(id, t, agent) {  // an address of links from batches has the id, the agent and the time of a step
@@ -197,7 +198,7 @@ find("rows").addEventListener("keydown", (event) => {
     event.stopPropagation();
   }
   if (event.key === "Escape") compareNext(false);
-  if (event.key === "Enter" && shown) { find("episode").focus(); event.preventDefault(); }
+  if (event.key === "Enter" && shown && !event.target.matches("button")) { find("episode").focus(); event.preventDefault(); }
 });
 
 document.addEventListener("keydown", (event) => {  // of the whole page
@@ -245,6 +246,11 @@ find("back-to-table").addEventListener("click", () => {
   bring(rowOf(state.episode));
 });
 for (const event of ["pointerover", "focusin"]) find("rows").addEventListener(event, ({ target }) => { if (target.closest("th")) find("meaning").textContent = meaningOf(target.closest("th").querySelector("button")?.dataset.column); });
+find("words").addEventListener("keydown", (event) => {  // the text stays
+  if (event.key !== "Escape") return;
+  find("rows").focus({ preventScroll: true });
+  event.preventDefault();
+});
 find("filters").addEventListener("submit", (event) => { event.preventDefault(); find("rows").focus(); });
 for (const [id, name] of [["words", "filter"], ["ending", "ending"]]) {
   find(id).addEventListener("input", () => {
@@ -252,7 +258,6 @@ for (const [id, name] of [["words", "filter"], ["ending", "ending"]]) {
     find("rows").scrollTop = 0;
     arrange();
     fitColumns();
-    reveal(rowOf(state.episode));
     overview();
     save();
   });

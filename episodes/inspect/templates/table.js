@@ -1,23 +1,25 @@
 // The table of episodes: columns, filter, order, and rows of which only the visible ones are in the document.
 
 const ROW_HEIGHT = 29, CUSTOM = "custom_data/", TRAINING_STEP = `${CUSTOM}num_steps`, KEPT_AS = `${CUSTOM}kept_as`;
-const FIRST_COLUMNS = ["nth", "id", "length", "return", "ending", "t_started", "agent_id", "num_agents", "update", "worker", "log_ratio", "advantage", "findings"];
+const FIRST_COLUMNS = ["nth", "id", "length", "return", "findings", "update", "worker", "log_ratio", "advantage", "ending", "t_started", "agent_id", "num_agents"];
 const TITLES = {
   nth: "position in the data set, from 0, which conditions call nth and Python dataset[nth]", findings: "findings of the doctor with this id; each names the first episode with its problem, so further ones may have 0",
   t_started: "first step of the chunk in its episode", update: "the newest update that learned from it", worker: "the worker that sampled it",
-  log_ratio: "mean of |log(probability of the action when learned / when sampled)|, of its steps that are in the first gradient step of that update, whose page calls it |log ratio|; – is none", advantage: "mean advantage of its steps in that update",
+  log_ratio: "how much the policy differed from the one that sampled it when that update began: mean of |log(probability of the action when learned / when sampled)| of its steps in the first gradient step, which the page of the update calls |log ratio|; –: not learned from in an update that was measured", advantage: "mean advantage of its steps in that update",
   is_complete: "whether the rows with this id are one episode, from its reset to its end", episode_length: "steps of all chunks with this id", episode_return: "sum of the rewards of all chunks with this id",
   [TRAINING_STEP]: "environment steps of the run when it was sampled", [KEPT_AS]: "why it was kept: the best or the worst return of its interval of the training, or at random",
 };
-const MOST_USEFUL = ["id", "nth", "return", "length", "ending", "findings", "agent_id", "t_started", KEPT_AS, TRAINING_STEP, "num_agents", "update", "advantage", "log_ratio", "worker"];
+const MOST_USEFUL = ["id", "return", "findings", "update", "worker", "log_ratio", "nth", "length", "ending", "agent_id", "t_started", KEPT_AS, TRAINING_STEP, "num_agents", "advantage"];
+const BOTH = "terminated and truncated";
 let left = new Set();  // columns that are left out, since they do not fit or are not chosen
 const LABELS = { nth: "#" };  // heads of columns that are not their names
-const NO_AMOUNTS = ["nth", "update", "worker", "seed", "policy_version_min", "policy_version_max"];  // numbers that are names, without a bar
+const isLabel = (name) => /(^|[_\/])(nth|id|update|worker|seed|group|label|class|version|policy_version_m(in|ax))$/.test(name);  // of numbers that are names, without a bar
 let table = { num: 0, columns: {} };
 let named = {};  // the columns by the names of conditions: those of custom data also by their own
 let findings = null;  // of the doctor
 let natural = [];  // the rows in the order of the training, or of the data set
 let isInTraining = false;  // whether the rows have the order of the training
+let found = [];  // indices of the rows that match the text of the filter
 let order = [];  // indices of the rows that match the filter, in the chosen order
 let readable = "";  // the last condition that could be evaluated
 
@@ -70,18 +72,17 @@ function rowOf(key) {  // -1 if there is no such episode
 const isCondition = (text) => /[<>=!()'"]|\b(and|or|not)\b/i.test(text) || text in named;
 
 function evaluate(text) {  // the rows for which a condition is true
-  const matches = condition(text, named);
+  const matches = condition(text, named, namesOfConditions());
   return natural.filter((row) => matches(row));
 }
 
 function filtered() {
-  const text = state.filter.trim(), { ending } = table.columns;
-  const isEnding = (row) => !state.ending || ending[row].includes(state.ending);
+  const text = state.filter.trim();
   find("error").textContent = "";
   if (!text) readable = "";
   if (!text || !isCondition(text)) {
     const texts = Object.values(table.columns).filter(isText), searchedIn = searcher();
-    return natural.filter((row) => isEnding(row) && (!text || texts.some((column) => searchedIn(column[row]))));
+    return natural.filter((row) => !text || texts.some((column) => searchedIn(column[row])));
   }
   let rows = natural;
   try {
@@ -89,13 +90,22 @@ function filtered() {
     readable = text;
   } catch (error) {  // while it is typed, the rows of the last one stay
     try { rows = readable ? evaluate(readable) : natural; } catch { readable = ""; }
-    find("error").textContent = `${error.message}; the table still shows ${readable || "all rows"}`;
+    const name = /^unknown column '(.*?)'/.exec(error.message)?.[1], track = name && shown?.lanes.find((lane) => lane.label.split("/").at(-1) === name)?.label;
+    find("error").textContent = `${error.message}${track ? `; ${track} has a value for each step, columns one for each episode` : ""}; the table still shows ${readable || "all rows"}`;
   }
-  return rows.filter(isEnding);
+  return rows;
+}
+
+const endingOf = (ending) => (ending === BOTH ? BOTH : kindOf(ending));
+
+function namesOfConditions() {  // as the heads have them, each once
+  const { every, repeated } = shownColumns(), names = new Set([...every, ...Object.keys(table.columns)]);
+  return [...names].filter((name) => !repeated.includes(name)).map((name) => (LABELS[name] ? name : headOf(name)));
 }
 
 function arrange() {
-  order = filtered();
+  found = filtered();
+  order = found.filter((row) => !state.ending || endingOf(table.columns.ending[row]) === state.ending);
   const column = named[state.sort];
   if (column) {
     const sign = state.down ? -1 : 1, isOdd = (value) => value === null || value === undefined || Number.isNaN(value);
@@ -106,7 +116,8 @@ function arrange() {
     });
   }
   const text = state.filter.trim(), searched = searchedText(), ids = searched ? table.columns.id.map(searcher()) : null, inIds = ids ? order.filter((row) => ids[row]).length : 0;
-  find("count").textContent = `${order.length.toLocaleString("en")} of ${table.num.toLocaleString("en")}${searched ? `: ${JSON.stringify(text)} in ${counted(inIds, "id")}` : ""}`;
+  const isWrong = find("error").textContent !== "", shares = `${order.length.toLocaleString("en")} of ${table.num.toLocaleString("en")}`;
+  find("count").textContent = isWrong ? `still ${shares}${readable ? " (the last filter)" : ""}` : `${shares}${searched ? `: ${JSON.stringify(text)} in ${counted(inIds, "id")}` : ""}`;
   const noun = table.columns.num_agents ? "game" : "episode";
   const unmatched = text && !isCondition(text) ? `no id and no other text contains ${JSON.stringify(text)}; a condition is, for example: return > 100` : `no ${noun} matches the filter`;
   const none = live ? `no ${noun}s yet: waiting for a writer` : "the data set has no episodes";
@@ -129,21 +140,22 @@ function marked(text) {  // a text of the table, in which the searched one is ma
   return at < 0 ? [text] : [text.slice(0, at), element("mark", {}, text.slice(at, at + searched.length)), text.slice(at + searched.length)];
 }
 
-function filterBy(part, former = part) {  // add a condition to the filter in place of a former one, or take it away if it is there
-  const text = state.filter.trim(), rest = isCondition(text) ? text.replace(former, "").replace(/^ and | and $/, "") : "", isThere = former === part && text.includes(part);
+function filterBy(part, former) {  // add a condition to the filter in place of a former one
+  const text = state.filter.trim(), rest = isCondition(text) ? text.replace(former, "").replace(/^ and | and $/, "") : "";
   const before = /\bor\b/.test(rest) && !/^\(.*\)$/.test(rest) ? `(${rest})` : rest;
-  find("words").value = isThere ? rest : [before, part].filter(Boolean).join(" and ");
+  find("words").value = [before, part].filter(Boolean).join(" and ");
   find("words").dispatchEvent(new Event("input"));
 }
 
 function similarIds(text) {  // what to do if no id equals that of a condition, but ids begin with it
   const match = /\bid\s*==?\s*(?:'([^']+)'|"([^"]+)")/.exec(text), id = match?.[1] ?? match?.[2];
   if (!id || table.columns.id.includes(id)) return null;
-  const [begin, end = ""] = id.split("…"), count = table.columns.id.filter((one) => one?.startsWith(begin) && one.endsWith(end)).length;
+  const parts = id.split("…"), isLike = new RegExp(`^${parts.map((part) => part.replace(/[^\p{L}\p{N}_]/gu, "\\$&")).join(".*")}${parts.length > 1 ? "$" : ""}`, "s");
+  const count = table.columns.id.filter((one) => isLike.test(one ?? "")).length, words = parts[0] ? ["begins", "begin"] : ["agrees", "agree"];
   if (!count) return null;
   const button = element("button", { type: "button" }, `find ${id}`);
   button.addEventListener("click", () => { find("words").value = id; find("words").dispatchEvent(new Event("input")); find("words").focus(); });
-  return [`no id equals '${id}', but ${count.toLocaleString("en")} ${count === 1 ? "begins" : "begin"} with it: write ${id} alone, without id and quotes `, button];
+  return [`no id equals '${id}', but ${count.toLocaleString("en")} ${words[count === 1 ? 0 : 1]} with it: write ${id} alone, without id and quotes `, button];
 }
 
 const isText = (column) => Array.prototype.some.call(column, (value) => typeof value === "string");
@@ -158,8 +170,9 @@ function shownColumns() {
   const isConstant = (name) => table.num > 1 && !["id", "return"].includes(name) && !Array.prototype.some.call(columns[name], (value) => !isSame(value, columns[name][0]));
   const varied = all.filter((name) => !isConstant(name));
   const repeats = ["terminated", "truncated", ...["return", "length"].map((name) => `episode_${name}`).filter((name) => columns[name] && !differs(columns[name], columns[name.slice(8)]))];
+  const repeated = repeats.filter((name) => !["terminated", "truncated"].includes(name));
   const isOffered = (name) => !varied.includes(name) && (!repeats.includes(name) || state.columns?.includes(name));  // `ending` has both flags
-  return { varied, constant: all.filter(isConstant), every: [...varied, ...names.filter(isOffered)] };
+  return { varied, constant: all.filter(isConstant), every: [...varied, ...names.filter(isOffered)], repeated };
 }
 
 function isLengthReturn() {  // so that one of the columns says both
@@ -175,6 +188,7 @@ function fitColumns() {  // leave out the least useful columns until the others 
   const words = state.filter.match(/\w+/g) ?? [], isKept = (name) => shownFirst.includes(name) || state.kept.includes(name.replace(CUSTOM, "")) || (isCondition(state.filter) && words.includes(name.replace(CUSTOM, "")));
   left = new Set(every.filter((name) => !isKept(name) && !(state.columns ?? varied).includes(name)));
   main.style.setProperty("--table", "100%");  // the widest
+  giveIds(isNarrow() ? 11 : MOST_OF_ID);
   drawHeads();
   drawRows();
   const inner = box.querySelector("table");
@@ -190,8 +204,20 @@ function fitColumns() {  // leave out the least useful columns until the others 
     need -= widths.get(name);
   }
   main.style.setProperty("--table", `${Math.ceil(need) + box.offsetWidth - box.clientWidth}px`);
+  const before = idRoom, room = Math.floor((box.clientWidth - need) / 8);  // of a character, which most are narrower than
+  if (room > 0) giveIds(before + room);
   drawHeads();
   drawRows();
+  if (room <= 0 || box.scrollWidth <= box.clientWidth + 1) return;
+  giveIds(before);
+  drawRows();
+}
+
+let idRoom = MOST_OF_ID;  // characters of a short id in the table
+
+function giveIds(room) {
+  idRoom = room;
+  find("rows").style.setProperty("--id", `${room}ch`);
 }
 
 function drawMenu(every) {  // the columns to choose from
@@ -220,15 +246,15 @@ function drawHeads() {
   const same = constant.flatMap((name, i) => [i ? ", " : "", element("span", { title: TITLES[name] }, `${headOf(name)} ${cellText(first(name), name) || "none"}`)]);
   find("same").replaceChildren(...(same.length ? ["the same in all rows: ", ...same] : []));
   drawMenu(every);
-  find("names").textContent = `Columns of conditions: ${[...new Set([...every, ...Object.keys(table.columns)])].map((name) => `${headOf(name) === LABELS[name] ? name : headOf(name)}`).join(", ")}.`;
+  find("names").textContent = `Columns of conditions: ${namesOfConditions().join(", ")}.`;
   document.querySelector("#rows thead tr").replaceChildren(...visibleColumns().map((name) => {
     const button = element("button", { type: "button", "data-column": name, title: TITLES[name] }, headOf(name));
     button.addEventListener("click", () => {
       const isNumber = typeof table.columns[name].find?.((value) => value !== null) === "number", isLast = state.sort === name && state.down !== isNumber;
       Object.assign(state, { sort: isLast ? null : name, down: state.sort === name ? !isNumber : isNumber });  // the third time: the order of the table
       drawHeads();
+      find("rows").scrollTop = 0;  // to the best or the worst, wherever the selected row is
       arrange();
-      reveal(rowOf(state.episode));
       save();
       document.querySelector(`th button[data-column="${CSS.escape(name)}"]`).focus();
     });
@@ -240,15 +266,22 @@ function drawHeads() {
 const isNarrow = () => matchMedia("(max-width: 600px)").matches;
 
 function cellText(value, name = "") {
-  if (typeof value === "string") return shortId(value, [], name === "id" && isNarrow() ? 11 : MOST_OF_ID);
-  return Number.isNaN(value) ? "–" : NO_AMOUNTS.includes(name) ? show(value) : amount(value);
+  if (typeof value === "string") return shortId(value, table.columns[name], name === "id" ? idRoom : MOST_OF_ID);
+  return Number.isNaN(value) ? "–" : isLabel(name) ? show(value) : amount(value);
+}
+
+function whyNone(name, row) {  // why a measurement of the updates is not known
+  const { update } = table.columns;
+  if (!update || !["update", "worker", "log_ratio", "advantage"].includes(name) || !Number.isNaN(table.columns[name][row])) return undefined;
+  if (Number.isNaN(update[row])) return "not learned from in an update that was measured";
+  return { worker: "not recorded, or several workers", log_ratio: `no step of it is in the first gradient step of update ${show(update[row])}` }[name] ?? `not recorded in update ${show(update[row])}`;
 }
 
 const extents = new WeakMap();  // of columns
 
 function barOf(name, value) {  // the style of a bar behind an amount, from 0 on the scale of its column
   const column = table.columns[name];
-  if (NO_AMOUNTS.includes(name) || typeof value !== "number" || !Number.isFinite(value)) return undefined;
+  if (isLabel(name) || typeof value !== "number" || !Number.isFinite(value)) return undefined;
   if (!extents.has(column)) {
     const known = Array.prototype.filter.call(column, Number.isFinite), [low, high] = known.reduce(([a, b], one) => [Math.min(a, one), Math.max(b, one)], [0, 0]);
     extents.set(column, [low, high, known.some((one) => one !== known[0])]);
@@ -277,7 +310,7 @@ function drawRows() {
       const bar = barOf(name, value);
       const isOdd = ["return", "episode_return"].includes(name) && !Number.isFinite(value), isText = typeof value === "string";
       const kind = name === "ending" ? kindOf(value) : isText ? "text" : isOdd || (name === "findings" && value) ? "bad" : "";
-      return element("td", { class: bar ? `${kind} amount` : kind, style: bar, "data-column": name, title: isText ? value : isOdd ? "not a finite number" : undefined }, ...(isOdd ? [show(value)] : marked(cellText(value, name))));
+      return element("td", { class: bar ? `${kind} amount` : kind, style: bar, "data-column": name, title: isText ? value : isOdd ? "not a finite number" : whyNone(name, row) }, ...(isOdd ? [show(value)] : marked(cellText(value, name))));
     });
     const line = element("tr", { id: `row-${row}`, "aria-selected": String(row === chosen), class: row === other ? "other" : "" }, ...cells);
     line.addEventListener("mousedown", (event) => { if (event.shiftKey) event.preventDefault(); });  // which would select text
@@ -291,7 +324,12 @@ function drawRows() {
   find("compare").disabled = table.num < 2;
   const noun = table.columns.num_agents ? "game" : "episode", isOutside = chosen >= 0 && !order.includes(chosen);
   find("hint").textContent = state.isComparing ? `choose a second ${noun} in the table` : "";
-  find("outside").textContent = isOutside ? `${noun} ${shortId(state.episode.id)} is not among the ${order.length.toLocaleString("en")} shown` : "";
+  const note = isOutside ? `${noun} ${shortId(state.episode.id, table.columns.id)} is not among the ${order.length.toLocaleString("en")} shown ` : "";
+  if (find("outside").firstChild?.textContent !== (note || undefined)) {  // so that its button keeps the focus
+    const open = element("button", { type: "button" }, "open the first match");
+    open.addEventListener("click", () => { const [best] = order; choose(best).then(() => find("episode").focus({ preventScroll: true })); reveal(best); });
+    find("outside").replaceChildren(...(isOutside ? [note, ...(order.length ? [open] : [])] : []));
+  }
   markClipped();
   for (const svg of document.querySelectorAll("#overview svg")) svg.mark(chosen);
   box.setAttribute("aria-activedescendant", chosen < 0 ? "" : `row-${chosen}`);
@@ -365,7 +403,11 @@ function chart(title, values, axis) {  // returns or lengths of all episodes
   const svg = element("svg", { viewBox: "0 0 600 96", preserveAspectRatio: "none", role: "img", "aria-label": title });
   const xAt = (row) => 4 + 592 * (axis.of(row) - axis.low) / (axis.high - axis.low || 1), yAt = (value) => height(value, low, high, 6, 90);
   const isDense = num > MOST_DOTS, parts = isDense ? [lowest, highest].filter((row) => row >= 0) : natural.filter((row) => Number.isFinite(values[row]));
-  if (isDense) svg.append(...quantiles(values, isChosen, yAt));
+  const bands = isDense ? quantiles(values, isChosen, yAt) : [], reading = element("p", { class: "key reading", role: "status" });
+  if (isDense) {
+    svg.append(...bands.paths);
+    readGroups(svg, bands.groups, reading);
+  }
   const paths = new Map();
   for (const row of parts) {
     const key = `${kindOf(ending[row])} ${isChosen[row] ? "" : "faint"}`;
@@ -400,8 +442,8 @@ function chart(title, values, axis) {  // returns or lengths of all episodes
     svg.append(...rings.map(([name, width]) => element("path", { ...at, stroke: `var(--${name})`, "stroke-width": width })));
   };
   svg.mark(rowOf(state.episode));
-  const count = order.length - odd, mean = count ? `mean ${amount(sum / count)}, ` : "", range = least > most ? "none" : least === most ? amount(least) : `${amount(least)} … ${amount(most)}`;
-  const words = [`${mean}${range}`, ...(odd ? [", ", element("b", { class: "bad" }, `${odd.toLocaleString("en")} not finite${infinite.length ? " (▲)" : ""}`)] : [])];
+  const count = order.length - odd, range = least > most ? "none" : least === most ? `${count > 1 ? "all " : ""}${amount(least)}` : `mean ${amount(sum / count)}, ${amount(least)} … ${amount(most)}`;
+  const words = [range, ...(odd ? [", ", element("b", { class: "bad" }, `${odd.toLocaleString("en")} not finite${infinite.length ? " (▲)" : ""}`)] : [])];
   const isKnown = low <= high;
   const heights = isKnown ? [...new Set([high, low])].map((value) => element("span", { style: `top:${yAt(value)}px`, title: show(value) }, brief(value))) : [];
   const places = num ? [...new Set([0, num - 1])].map((n) => element("span", { style: `left:${xAt(natural[n]) / 6}%` }, `${n === 0 ? `${axis.name} ` : ""}${axis.of(natural[n]).toLocaleString("en")}`)) : [];
@@ -410,11 +452,36 @@ function chart(title, values, axis) {  // returns or lengths of all episodes
   const key = (style, name) => [element("i", { class: "swatch", style }), name];
   const kinds = [...new Set(parts.map((row) => kindOf(ending[row])))];
   const legend = isDense ? [key("background:var(--text);height:2px", "median"), key("background:var(--focus);opacity:.45", "middle half"), key("background:var(--focus);opacity:.2", "10 to 90 %")] : kinds.map((kind) => key(`background:var(--${kind})`, kind));
-  return element("div", { class: "chart" }, element("h2", {}, title, element("span", {}, ...words)), plot, element("p", { class: "key" }, ...legend.map((one) => element("span", {}, ...one))));
+  return element("div", { class: "chart" }, element("h2", {}, title, element("span", {}, ...words)), plot, element("p", { class: "key" }, ...legend.map((one) => element("span", {}, ...one))), ...(isDense ? [reading] : []));
+}
+
+function readGroups(svg, groups, reading) {  // at the pointer, or by the keys: the numbers of a group, below the chart
+  let at = -1;
+  const read = (group) => {
+    at = group;
+    svg.querySelector(".at")?.remove();
+    if (groups[at]) svg.prepend(element("rect", { class: "at", x: groups[at].x, width: groups[at].width, y: 0, height: 96 }));
+    reading.textContent = groups[at]?.words ?? "point at a group, or press ← and →, for its numbers";
+  };
+  svg.setAttribute("tabindex", 0);
+  svg.addEventListener("pointermove", (event) => {
+    const box = svg.getBoundingClientRect(), x = 600 * (event.clientX - box.left) / box.width;
+    read(groups.findIndex((group) => group.x <= x && x <= group.x + group.width));
+  });
+  svg.addEventListener("pointerleave", () => read(-1));
+  svg.addEventListener("blur", () => read(-1));
+  svg.addEventListener("keydown", (event) => {
+    const to = { ArrowLeft: Math.max(at - 1, 0), ArrowRight: Math.min(at + 1, groups.length - 1), Home: 0, End: groups.length - 1 }[event.key];
+    if (to === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
+    read(to);
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  read(-1);
 }
 
 function quantiles(values, isChosen, yAt) {  // of the chosen ones of each of at most 40 groups of neighbouring episodes: no line joins separate groups
-  const every = Math.ceil(table.num / GROUPS), readings = [], noun = table.columns.num_agents ? "games" : "episodes", paths = { wide: "", half: "", median: "" };
+  const every = Math.ceil(table.num / GROUPS), groups = [], noun = table.columns.num_agents ? "games" : "episodes", paths = { wide: "", half: "", median: "" };
   const spans = { wide: [0.1, 0.9], half: [0.25, 0.75], median: [0.5, 0.5] };
   for (let begin = 0; begin < table.num; begin += every) {
     const rows = natural.slice(begin, begin + every).filter((row) => isChosen[row] && Number.isFinite(values[row]));
@@ -424,25 +491,29 @@ function quantiles(values, isChosen, yAt) {  // of the chosen ones of each of at
       return sorted[below] * (1 - rest) + sorted[Math.ceil(place)] * rest;
     };
     const x = 4 + 592 * begin / table.num, width = 592 * Math.min(every, table.num - begin) / table.num;
-    readings.push(element("rect", { x, width, y: 0, height: 96, fill: "transparent" }, element("title", {}, `${noun} ${begin.toLocaleString("en")} to ${(Math.min(begin + every, table.num) - 1).toLocaleString("en")}: ${amount(sorted[0])} … ${amount(sorted.at(-1))}, median ${amount(at(0.5))}`)));
+    groups.push({ x, width, words: `${noun} ${begin.toLocaleString("en")} to ${(Math.min(begin + every, table.num) - 1).toLocaleString("en")}: ${amount(sorted[0])} … ${amount(sorted.at(-1))}, median ${amount(at(0.5))}` });
     for (const [name, [low, high]] of Object.entries(spans)) {
       const [bottom, top] = [yAt(at(low)), yAt(at(high))].map((y) => y.toFixed(2));
       paths[name] += name === "median" ? `M${x.toFixed(1)} ${top}h${width.toFixed(2)}` : `M${x.toFixed(1)} ${top}h${width.toFixed(2)}V${bottom}h${(-width).toFixed(2)}z`;
     }
   }
-  return [...Object.entries(paths).map(([name, d]) => element("path", { d, class: `quantile ${name}` })), ...readings];
+  return { paths: Object.entries(paths).map(([name, d]) => element("path", { d, class: `quantile ${name}` })), groups };
 }
 
 function overview() {
-  const { ending } = table.columns, counts = { terminated: 0, truncated: 0, both: 0, cut: 0 };
-  for (const row of order) counts[ending[row] === "terminated and truncated" ? "both" : kindOf(ending[row])] += 1;
+  const { ending } = table.columns, counts = { terminated: 0, truncated: 0, [BOTH]: 0, cut: 0 };
+  for (const row of found) counts[endingOf(ending[row])] += 1;
   const bars = element("div", { class: "chart" }, element("h2", {}, "endings"));
   for (const [name, count] of Object.entries(counts)) {
-    if (!count && name === "both") continue;
-    const bar = element("i", { style: `width:${100 * count / Math.max(order.length, 1)}%;background:var(--${name === "both" ? "terminated" : name})` });
-    const part = `ending = '${name === "both" ? "terminated and truncated" : name}'`, isOn = state.filter.includes(part);
-    const line = element("button", { type: "button", class: "bar", title: `only those with ${part}`, "aria-pressed": String(isOn), ...(count || isOn ? {} : { disabled: "" }) }, element("span", {}, name), element("span", {}, bar), element("b", {}, count.toLocaleString("en")));
-    line.addEventListener("click", () => { filterBy(part); document.querySelector(`#overview .bar[title="only those with ${part}"]`)?.focus(); });
+    const isOn = state.ending === name;
+    if (!count && !isOn && name === BOTH) continue;
+    const bar = element("i", { style: `width:${100 * count / Math.max(found.length, 1)}%;background:var(--${kindOf(name)})` });
+    const line = element("button", { type: "button", class: "bar", "data-ending": name, title: isOn ? "any ending" : `only those that are ${name}`, "aria-pressed": String(isOn), ...(count || isOn ? {} : { disabled: "" }) }, element("span", {}, name === BOTH ? "both" : name), element("span", {}, bar), element("b", {}, count.toLocaleString("en")));
+    line.addEventListener("click", () => {
+      find("ending").value = isOn ? "" : name;
+      find("ending").dispatchEvent(new Event("input"));
+      document.querySelector(`#overview .bar[data-ending="${name}"]`)?.focus();
+    });
     bars.append(line);
   }
   const { return: returns, length: lengths, [KEPT_AS]: reasons } = table.columns, noun = table.columns.num_agents ? "game" : "episode";
@@ -489,7 +560,7 @@ function drawDoctor() {
   }
   const items = findings.rows.map((one) => {
     const rows = one.id === null ? [] : rowsOf(one.id);
-    const place = element(rows.length ? "button" : "span", rows.length ? { type: "button" } : {}, one.id === null ? "" : `${shortId(one.id)}${one.step === null ? "" : `, step ${one.step}`}`);
+    const place = element(rows.length ? "button" : "span", rows.length ? { type: "button" } : {}, one.id === null ? "" : `${shortId(one.id, table.columns.id)}${one.step === null ? "" : `, step ${one.step}`}`);
     if (one.id !== null) place.title = one.id;
     if (rows.length) place.addEventListener("click", async () => { reveal(rows[0]); [state.step, state.stepOfAgent] = table.columns.num_agents ? [0, { id: one.id, t: one.step ?? 0 }] : [one.step ?? 0, null]; await choose(rows[0]); find("episode").focus(); });
     const times = one.times > 1 ? ` (${one.times.toLocaleString("en")} times)` : "";
