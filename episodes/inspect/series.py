@@ -207,12 +207,14 @@ class Series:
                 else (nan, nan, nan)
             )
         low, mean, high = self.ranges
-        if any(self.counts):
-            has_any = ~np.isnan(mean)
-            low, mean, high = low[has_any], mean[has_any], high[has_any]
-        if not len(mean):
+        if not any(self.counts):
+            return (float(low.min()), float(mean_of(mean)), float(high.max())) if len(mean) else (nan, nan, nan)
+        count = (~np.isnan(self.finite)).sum(0)  # of each of the d numbers
+        has_any = count > 0
+        if not has_any.any():
             return nan, nan, nan
-        return float(low.min()), float(mean_of(mean)), float(high.max())
+        whole = (mean[has_any] * (count[has_any] / count.sum())).sum()
+        return float(low[has_any].min()), float(whole), float(high[has_any].max())
 
     @cached_property
     def is_band(self) -> bool:
