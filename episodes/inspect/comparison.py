@@ -182,7 +182,9 @@ def _of_track(
     items = [
         each.rows(episode.tracks.lookback, len(each.values)) for each, episode in zip(items, episodes, strict=True)
     ]
-    if "O" in [each.values.dtype.kind for each in items]:
+    forms = {(each.values.dtype.kind in "US", each.values.shape[1:]) for each in items}
+    is_any = not any(isinstance(each, Series) for each in pair) and len(forms) > 1  # infos of several types
+    if is_any or "O" in [each.values.dtype.kind for each in items]:
         items = [each.as_objects() for each in items]
     starts = [episode.t_started for episode in episodes]
     stops = [start + len(each.values) for start, each in zip(starts, items, strict=True)]
@@ -285,7 +287,7 @@ def _equal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if a.dtype.kind == "O":
         return np.array([same_info(*pair) for pair in zip(a.flat, b.flat, strict=True)], bool).reshape(a.shape)
     if a.dtype.kind == "c":
-        return _equal(a.real, b.real) & _equal(a.imag, b.imag)
+        return _equal(np.real(a), np.real(b)) & _equal(np.imag(a), np.imag(b))
     return a == b if a.dtype.kind in "biuUS" else (a == b) | ((a != a) & (b != b))
 
 

@@ -207,6 +207,11 @@ class Series:
                 else (nan, nan, nan)
             )
         low, mean, high = self.ranges
+        if self.ragged is not None and "mean" in self.parts:  # not that of the numbers that describe each item
+            numbers = self.ragged.flat
+            numbers = numbers[np.isfinite(numbers)]
+            whole = float(mean_of(numbers)) if numbers.size else nan
+            return float(np.fmin.reduce(low)), whole, float(np.fmax.reduce(high))
         if not any(self.counts):
             return (float(low.min()), float(mean_of(mean)), float(high.max())) if len(mean) else (nan, nan, nan)
         count = (~np.isnan(self.finite)).sum(0)  # of each of the d numbers
@@ -362,7 +367,9 @@ class Series:
             return self
         rows = slice(begin, end)
         present = None if self._present is None else self._present[rows]
-        return replace(self, array=self.sampled_values[rows], total=end - begin, places=None, present=present)
+        ragged = None if self.ragged is None else self.ragged[:: self._stride][rows]
+        array = self.sampled_values[rows]
+        return replace(self, array=array, total=end - begin, places=None, present=present, ragged=ragged)
 
     def means(self, every: int) -> np.ndarray:
         """Return the mean of the finite numbers in each cell of `every` items, float64 [k, d]. It is NaN without finite
