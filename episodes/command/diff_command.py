@@ -39,8 +39,10 @@ def diff(
     test and the settings that differ, and then the first difference of their ledgers, or else of the episodes that
     `episodes play` has recorded, if both have them.
     """
+    from episodes.inspect.comparison import check_tolerance
     from episodes.storage.runs import is_run
 
+    check_tolerance(tolerance)
     places = [data_path_or_same(given) for given in (a, b)]
     first, second = map(Path, places)
     if is_run(first) and is_run(second) and not episode:
@@ -169,6 +171,8 @@ def _compare(
         if not all(are_ledgers):
             a, b = paths
             raise InvalidArgument(f"{a} and {b}: one has a ledger, the other one is a data set; give two of a kind")
+        if tolerance:
+            raise InvalidArgument(f"--tolerance {tolerance}: rows of ledgers are compared exactly; leave it out")
         first = difference(*sources)
         return _Result(first is not None, [str(first or "no difference")], None if first is None else asdict(first))
     if len(chosen) > 2:

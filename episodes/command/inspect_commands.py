@@ -114,11 +114,9 @@ def _facts(dataset: EpisodeDataset) -> dict[str, Any]:
         "episodes": len(dataset),
         "steps": dataset.num_steps,
         "bytes": dataset.nbytes,
-        "mean return": finite(sum(returns) / len(returns)) if returns else None,
-        "lowest return": finite(min(returns, default=None)),
-        "highest return": finite(max(returns, default=None)),
+        **_return_facts(returns),
         "complete episodes": len(whole),
-        "mean return of complete episodes": finite(sum(whole) / len(whole)) if whole else None,
+        "mean return of complete episodes": _return_facts(whole)["mean return"],
         "endings": {ending: endings.count(ending) for ending in dict.fromkeys(endings)},
         "observation space": _spaces_text(dataset.observation_space),
         "action space": _spaces_text(dataset.action_space),
@@ -127,6 +125,13 @@ def _facts(dataset: EpisodeDataset) -> dict[str, Any]:
         "recovered": dataset.recovered,
         "unread": dataset.unread,
     }
+
+
+def _return_facts(returns: list[float]) -> dict[str, float | None]:
+    """Return mean, lowest and highest of returns. NaN is skipped, and None is in place of no number and infinities."""
+    known = [value for value in returns if value == value]
+    numbers = (sum(known) / len(known), min(known), max(known)) if known else (None,) * 3
+    return dict(zip(("mean return", "lowest return", "highest return"), map(finite, numbers), strict=True))
 
 
 def _facts_of_games(dataset: GameDataset) -> dict[str, Any]:
@@ -150,9 +155,7 @@ def _facts_of_games(dataset: GameDataset) -> dict[str, Any]:
         "env steps": int(table["length"].sum()),
         "incomplete games": dataset.incomplete,
         "bytes": sum(kind.nbytes for kind in dataset.kinds),
-        "mean return": finite(sum(returns) / len(returns)) if returns else None,
-        "lowest return": finite(min(returns, default=None)),
-        "highest return": finite(max(returns, default=None)),
+        **_return_facts(returns),
         "endings": {ending: endings.count(ending) for ending in dict.fromkeys(endings)},
         "kinds": kinds,
         "metadata": dataset.user_metadata,

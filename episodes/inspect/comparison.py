@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from fractions import Fraction
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from episodes.errors import WrongType, rejected_type
-from episodes.inspect.formatting import MOST_OF_ID, clipped, counted, ended, number
+from episodes.errors import InvalidArgument, WrongType, rejected_type
+from episodes.inspect.formatting import MOST_OF_ID, clipped, counted, ended, number, shape
 from episodes.inspect.series import LENGTHS, Series, of_track
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks.infos.info_column import TypedColumn
+from episodes.tracks.infos.infos import same_info
 
 if TYPE_CHECKING:
     from episodes.storage.dataset import EpisodeDataset
+    from episodes.tracks.infos.info_column import Column
     from episodes.tracks.tracks import Tracks
 
 __all__ = ["EpisodeDifference", "TrackDifference", "compare_data_sets", "compare_episodes"]
+
+MOST_OF_VALUES = 4  # of an item that are shown
+MOST_OF_TEXT = 40  # characters of a value that is no number
+AROUND = 10  # characters of long texts before the first one that differs
 
 
 @dataclass(frozen=True)
@@ -85,12 +95,14 @@ class EpisodeDifference:
 def compare_episodes(a: SingleAgentEpisode, b: SingleAgentEpisode, *, tolerance: float = 0.0) -> EpisodeDifference:
     """Return the differences between two single-agent episodes in time series and endings, by env step.
 
-    Lookbacks are not compared.
+    Lookbacks are not compared. NaN equals NaN. Integers are compared exactly, also with floats. A key that only one of
+    two infos has differs.
 
     Args:
-        tolerance: largest absolute difference of numbers that counts as equal. NaN equals NaN.
+        tolerance: largest absolute difference of numbers that counts as equal, finite and at least 0.
 
     Raises:
+        InvalidArgument: the tolerance is no such number.
         WrongType: an episode is no `SingleAgentEpisode`.
 
     >>> a, b = (SingleAgentEpisode.from_arrays([0, 1, x], [1, 1], [0.0, 1.0], id_="e") for x in (2, 3))
@@ -98,10 +110,11 @@ def compare_episodes(a: SingleAgentEpisode, b: SingleAgentEpisode, *, tolerance:
     episode e
       observations: differs first at step 2 (2 and 3), at 1 step; 1 value differs, by at most 1 (step 2)
     """
+    check_tolerance(tolerance)
     for episode in (a, b):
         if not isinstance(episode, SingleAgentEpisode):
             raise WrongType(f"{rejected_type(episode, SingleAgentEpisode)}: give two SingleAgentEpisodes")
-    series = [{each.label: each for each in _series_of(episode.tracks)} for episode in (a, b)]
+    series = [_tracks_of(episode.tracks) for episode in (a, b)]
     common = [label for label in series[0] if label in series[1]]
     found = (_of_track(label, [each[label] for each in series], (a, b), tolerance) for label in common)
     tracks, facts = [track for track in found if track is not None], []
@@ -115,101 +128,257 @@ def compare_episodes(a: SingleAgentEpisode, b: SingleAgentEpisode, *, tolerance:
     return EpisodeDifference(a, b, tuple(tracks), tuple(facts))
 
 
-def _of_track(label: str, pair: Sequence[Series], episodes: Sequence[Any], tolerance: float) -> TrackDifference | None:
+def check_tolerance(tolerance: float) -> None:
+    """Raise `InvalidArgument` unless `tolerance` is a finite number of at least 0."""
+    is_number = isinstance(tolerance, (int, float, np.number)) and not isinstance(tolerance, bool)
+    if not is_number or not 0 <= tolerance <= sys.float_info.max:
+        raise InvalidArgument(f"tolerance={tolerance!r}: give a finite number, at least 0")
+
+
+class _Items(NamedTuple):
+    """Items of a track: numbers or texts [n, ...], or Python objects [n].
+
+    `exist` tells which values exist, bool [n] or the shape of `values`: infos without a key have none, and ragged items
+    end where they are shorter than the longest. None: all exist.
+    """
+
+    values: np.ndarray
+    exist: np.ndarray | None = None
+
+    def rows(self, begin: int, end: int) -> _Items:
+        """Return the items from `begin` to `end`."""
+        return _Items(self.values[begin:end], None if self.exist is None else self.exist[begin:end])
+
+    def existing(self) -> np.ndarray:
+        """Return which values exist, bool, in the shape of `values`."""
+        exist = np.ones(len(self.values), bool) if self.exist is None else self.exist
+        return np.broadcast_to(exist.reshape(exist.shape + (1,) * (self.values.ndim - exist.ndim)), self.values.shape)
+
+    def as_objects(self) -> _Items:
+        """Return the items as Python objects [n], unless they are objects."""
+        if self.values.dtype.kind == "O":
+            return self
+        return _Items(_objects(self.values if self.values.ndim > 1 else self.values.tolist()), self.exist)
+
+    def item(self, index: int) -> np.ndarray | None:
+        """Return the existing values of an item, or None without any item at this index."""
+        if not 0 <= index < len(self.values):
+            return None
+        exist = self.existing()[index]
+        if exist.all():
+            return self.values[index : index + 1].reshape(self.values.shape[1:])
+        if exist.ndim == 0 or self.exist is None or self.exist.ndim == 1:
+            return None
+        return self.values[index][: int(exist.reshape(len(exist), -1)[:, 0].sum())]  # of a ragged item
+
+
+def _of_track(
+    label: str, pair: Sequence[Series | Column], episodes: Sequence[Any], tolerance: float
+) -> TrackDifference | None:
     """Compare one time series of two episodes. Return the difference, or None if they are equal."""
-    longest = max(0 if each.ragged is None else int(each.ragged.lengths.max(initial=0)) for each in pair)
-    arrays = [
-        _items(series, longest)[episode.tracks.lookback :] for series, episode in zip(pair, episodes, strict=True)
+    ragged = [each.ragged for each in pair if isinstance(each, Series) and each.ragged is not None]
+    longest = max((int(each.lengths.max(initial=0)) for each in ragged), default=0)
+    items = [_items(each, longest) for each in pair]
+    items = [
+        each.rows(episode.tracks.lookback, len(each.values)) for each, episode in zip(items, episodes, strict=True)
     ]
+    forms = {(each.values.dtype.kind in "US", each.values.shape[1:]) for each in items}
+    is_any = not any(isinstance(each, Series) for each in pair) and len(forms) > 1  # infos of several types
+    if is_any or "O" in [each.values.dtype.kind for each in items]:
+        items = [each.as_objects() for each in items]
     starts = [episode.t_started for episode in episodes]
-    stops = [start + len(array) for start, array in zip(starts, arrays, strict=True)]
+    stops = [start + len(each.values) for start, each in zip(starts, items, strict=True)]
     begin, first = min(starts), max(starts)  # of all steps, of the steps that both have
     common = max(min(stops) - first, 0)
     differs = np.ones(max(stops) - begin, bool)
-    left, right = (array[first - start :][:common] for start, array in zip(starts, arrays, strict=True))
-    values = _differ(left, right, tolerance)
+    left, right = (each.rows(first - start, first - start + common) for start, each in zip(starts, items, strict=True))
+    compared = _compared(left, right, tolerance)
+    values = None if compared is None else compared[0]
     differs[first - begin : first - begin + common] = True if values is None else values.any(1)
     if not differs.any():
         return None
     step = int(differs.argmax()) + begin
-    items = [(array, step - start) for array, start in zip(arrays, starts, strict=True)]
-    found = TrackDifference(label, step, int(differs.sum()), *_texts(items))
-    if values is None or not values.any():
+    is_common = values is not None and 0 <= step - first < common
+    at = int(values[step - first].argmax()) if is_common and values is not None else 0
+    texts = _texts([each.item(step - start) for each, start in zip(items, starts, strict=True)], at)
+    found = TrackDifference(label, step, int(differs.sum()), *texts)
+    if compared is None or values is None:
         return found
     found = replace(found, num_values=int(values.sum()))
-    largest = _largest(left.reshape(values.shape), right.reshape(values.shape), values)
+    largest = compared[1]
     return found if largest is None else replace(found, largest=largest[0], largest_step=first + largest[1])
 
 
-def _series_of(tracks: Tracks) -> Iterator[Series]:
-    """Yield the complete series of an episode, rewards first."""
-    for track in (tracks.rewards, tracks.actions, tracks.observations, *tracks.extra.values(), tracks.infos):
-        yield from of_track(track.finalize())
+def _tracks_of(tracks: Tracks) -> dict[str, Series | Column]:
+    """Return the complete series of an episode by label, rewards first. Infos are columns, with objects of any kind."""
+    finished = [track.finalize() for track in (tracks.rewards, tracks.actions, tracks.observations)]
+    finished += [track.finalize() for track in tracks.extra.values()]
+    found: dict[str, Series | Column] = {series.label: series for track in finished for series in of_track(track)}
+    infos: Any = tracks.infos.finalize().data
+    return found | {f"infos/{path}": column for path, column in infos.whole().columns.items()}
 
 
-def _items(series: Series, longest: int) -> np.ndarray:
-    """Return all items of a series. Items of different lengths are padded with NaN to the length `longest`, unless the
-    series is that of their lengths.
+def _items(of: Series | Column, longest: int) -> _Items:
+    """Return all items of a series or of a column of infos. Items of different lengths are padded to the length
+    `longest`, unless the series is that of their lengths.
     """
-    if series.ragged is None or series.label.endswith(LENGTHS):
-        return series.array
-    dtype = np.result_type(series.ragged.dtype, np.float64)
-    return series.ragged.astype(dtype).padded(np.nan if dtype.kind == "f" else 0, max(longest, 1))
+    if isinstance(of, Series):
+        if of.ragged is None or of.label.endswith(LENGTHS):
+            return _Items(of.array)
+        values = of.ragged.padded(0, longest)
+        exist = np.arange(longest) < of.ragged.lengths[:, None]
+        return _Items(values, _Items(values, exist).existing())
+    present = of.present
+    values = of.values if isinstance(of, TypedColumn) else None
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "biufcUS":
+        values = np.empty(len(present), object)
+        values[present] = _objects(of.list(np.flatnonzero(present)))
+    return _Items(values, None if present.all() else present)
 
 
-def _differ(a: np.ndarray, b: np.ndarray, tolerance: float) -> np.ndarray | None:
-    """Return which values differ between the arrays `a` and `b` [n, ...], bool [n, d]. NaN equals NaN.
+def _objects(items: Sequence[Any] | np.ndarray) -> np.ndarray:
+    """Return an array of Python objects [n], which may be lists or arrays themselves."""
+    array = np.empty(len(items), object)
+    for i, item in enumerate(items):
+        array[i] = item
+    return array
+
+
+def _compared(a: _Items, b: _Items, tolerance: float) -> tuple[np.ndarray, tuple[float, int] | None] | None:
+    """Return which values of items [n, ...] differ, bool [n, d], and the largest |a - b| of finite numbers that differ
+    with its row, or None without any. NaN equals NaN. A value that only one of them has differs.
 
     Returns None if items of both have different shapes, or if one is text.
     """
-    if a.shape[1:] != b.shape[1:] or (a.dtype.kind in "US") != (b.dtype.kind in "US"):
+    x, y = a.values, b.values
+    are_numbers = all(each.dtype.kind in "biufc" for each in (x, y))
+    if x.shape[1:] != y.shape[1:] or (x.dtype.kind != y.dtype.kind and not are_numbers):
         return None
-    if a.dtype.kind in "biuf" and tolerance:
-        differ = ~np.isclose(a, b, rtol=0.0, atol=tolerance, equal_nan=True)
-    else:
-        differ = a != b
-        if a.dtype.kind == b.dtype.kind == "f":
-            differ &= ~(np.isnan(a) & np.isnan(b))
-    return np.reshape(differ, (len(a), math.prod(a.shape[1:])))
+    if are_numbers:
+        x, y = _in_one_dtype(x, y)
+    exist = a.existing(), b.existing()
+    differ = exist[0] & exist[1] & ~_equal(x, y)
+    sizes = _distances(x[differ], y[differ])
+    if tolerance:  # of integers in integers, since float64 does not have all of them
+        limit = np.uint64(min(int(tolerance), 2**64 - 1)) if sizes.dtype == np.uint64 else tolerance
+        with np.errstate(invalid="ignore"):
+            is_far = ~(sizes <= limit)
+        differ[differ], sizes = is_far, sizes[is_far]
+    is_known = sizes == sizes
+    sizes, rows = sizes[is_known], np.nonzero(differ)[0][is_known]
+    k = int(sizes.argmax()) if len(sizes) else 0
+    largest = (_as_float(sizes[k]), int(rows[k])) if len(sizes) else None
+    return (differ | (exist[0] != exist[1])).reshape(len(x), math.prod(x.shape[1:])), largest
 
 
-def _largest(a: np.ndarray, b: np.ndarray, differ: np.ndarray) -> tuple[float, int] | None:
-    """Return the largest |a - b| of finite numbers that differ, and its row. Return None if there are none."""
-    if not (a.dtype.kind in "biuf" and b.dtype.kind in "biuf"):
-        return None
-    with np.errstate(invalid="ignore", over="ignore"):
-        if "f" in (a.dtype.kind, b.dtype.kind):
-            sizes = np.abs(np.subtract(a, b, dtype=np.float64))
-            sizes[~(differ & np.isfinite(a) & np.isfinite(b))] = -1.0
-        else:  # float64 does not have all int64
-            low, high = np.where(a < b, a, b), np.where(a < b, b, a)
-            sizes = high.astype(np.uint64) - low.astype(np.uint64)
-            sizes[~differ] = 0
-    k = int(sizes.argmax())
-    return None if sizes.flat[k] <= 0 else (float(sizes.flat[k]), k // sizes.shape[1])
-
-
-def _texts(items: Sequence[tuple[np.ndarray, int]]) -> tuple[str, str]:
-    """Return the items at an index of an array each as short texts, with as many digits as it takes to tell them
-    apart.
+def _in_one_dtype(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return two arrays of numbers in the same dtype, which has all of their values, or with Python's numbers if there
+    is no such dtype.
     """
-    a = b = ""
-    for digits in (4, 8, 17):
-        a, b = (_text(array, index, digits) for array, index in items)
-        if a != b:
-            break
-    return a, b
+    dtype = np.result_type(a, b)
+    for each in (a, b) if dtype.kind in "fc" else ():
+        if each.dtype.kind in "iu" and max(int(each.max(initial=0)), -int(each.min(initial=0))) > 2**53:
+            dtype = np.dtype(object)
+    return a.astype(dtype, copy=False), b.astype(dtype, copy=False)
 
 
-def _text(array: np.ndarray, index: int, digits: int) -> str:
-    """Return the item at `index` of an array as text with `digits` digits, or "none" if `index` is out of range."""
-    if not 0 <= index < len(array):
-        return "none"
-    item = array[index]
+def _equal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return which values of two arrays of the same dtype are equal. NaN equals NaN."""
+    if a.dtype.kind == "O":
+        return np.array([same_info(*pair) for pair in zip(a.flat, b.flat, strict=True)], bool).reshape(a.shape)
+    if a.dtype.kind == "c":
+        return _equal(np.real(a), np.real(b)) & _equal(np.imag(a), np.imag(b))
+    return a == b if a.dtype.kind in "biuUS" else (a == b) | ((a != a) & (b != b))
+
+
+def _distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return |a - b| of values [m] of the same dtype, and NaN of others than two finite numbers: of integers exactly,
+    as uint64, and of Python's numbers exactly, as objects.
+    """
+    if a.dtype.kind in "biu":
+        return np.maximum(a, b).astype(np.uint64) - np.minimum(a, b).astype(np.uint64)  # also of int64, modulo 2**64
+    if a.dtype.kind == "O":
+        return _objects([_distance(*pair) for pair in zip(a, b, strict=True)])
+    if a.dtype.kind not in "fc":
+        return np.full(len(a), np.nan)
+    dtype = np.result_type(a, np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.where(np.isfinite(a) & np.isfinite(b), np.abs(np.subtract(a, b, dtype=dtype)), np.nan)
+
+
+def _distance(a: Any, b: Any) -> Any:
+    """Return |a - b| of two finite numbers, exactly if they are real, and NaN of other objects."""
+    a, b = (each.item() if isinstance(each, np.generic) else each for each in (a, b))
+    if not all(isinstance(each, (int, float, complex)) for each in (a, b)):
+        return math.nan
+    if not all(isinstance(each, int) or np.isfinite(each) for each in (a, b)):
+        return math.nan
+    return abs(a - b) if isinstance(a, complex) or isinstance(b, complex) else abs(Fraction(a) - Fraction(b))
+
+
+def _as_float(size: Any) -> float:
+    """Return a number as float, infinity if it is too large for one."""
+    try:
+        return float(size)
+    except OverflowError:
+        return math.inf
+
+
+def _texts(items: Sequence[np.ndarray | None], at: int) -> tuple[str, str]:
+    """Return two items as short texts that differ, None as "none".
+
+    Numbers have as many digits as it takes to tell the items apart. Of long items and texts the part is shown that
+    begins where they differ.
+
+    Args:
+        items: the values of both.
+        at: index of the first value that differs.
+    """
+    known = [item for item in items if item is not None]
+    at = min([at, *(max(item.size - 1, 0) for item in known)])
+    words = [_text(item.flat[at], None) if item.size else "" for item in known]
+    num_equal = len([*takewhile(lambda pair: pair[0] == pair[-1], zip(*words, strict=False))])
+    skipped = num_equal - AROUND if num_equal >= MOST_OF_TEXT else 0
+    texts: list[str] = []
+    for digits in (4, 8, None):
+        texts = ["none" if item is None else _item_text(item, at, digits, skipped) for item in items]
+        if texts[0] != texts[1]:
+            return texts[0], texts[1]
+    shapes = ["" if item is None else f" of shape {shape(item.shape)}" for item in items]
+    return texts[0] + shapes[0], texts[1] + shapes[1]
+
+
+def _item_text(item: np.ndarray, at: int, digits: int | None, skipped: int) -> str:
+    """Return an item as text: 4 of its values, from the one at the index `at` on if that is not among the first 4.
+
+    Args:
+        digits: digits of each number, None for all.
+        skipped: characters that are left out at the beginning of the value at the index `at`.
+    """
+    begin = at if at >= MOST_OF_VALUES else 0
+    texts = []
+    for i, value in enumerate(item.reshape(-1)[begin : begin + MOST_OF_VALUES], begin):
+        text = _text(value, digits)
+        is_cut = i == at and skipped > 0 and item.dtype.kind not in "biufc"
+        text = f"…{text[skipped:]}" if is_cut else text
+        texts.append(text if item.dtype.kind in "biufc" else text[:MOST_OF_TEXT])
     if item.ndim == 0:
-        return number(item, digits) if array.dtype.kind in "biuf" else repr(str(item))[:40]
-    values = ", ".join(number(value, digits) for value in item.ravel()[:4])
-    return f"[{values}{', …' if item.size > 4 else ''}]"
+        return texts[0]
+    more = item.size > begin + MOST_OF_VALUES
+    return f"[{'…, ' if begin else ''}{', '.join(texts)}{', …' if more else ''}]"
+
+
+def _text(value: Any, digits: int | None) -> str:
+    """Return a value as text, numbers with a number of digits, or with all if `digits` is None."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, complex):
+        return f"{value:.{digits or 17}g}"
+    if not isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        return str(value)
+    is_short = digits is not None or not math.isfinite(value) or (value == int(value) and abs(value) < 1e6)
+    return number(value, digits or 17) if is_short else repr(value)
 
 
 def compare_data_sets(a: Any, b: Any, *, tolerance: float = 0.0) -> tuple[int, list[EpisodeDifference]]:
@@ -219,8 +388,12 @@ def compare_data_sets(a: Any, b: Any, *, tolerance: float = 0.0) -> tuple[int, l
     An episode without a partner differs.
 
     Args:
-        tolerance: largest difference of numbers that count as equal.
+        tolerance: largest difference of numbers that count as equal, finite and at least 0.
+
+    Raises:
+        InvalidArgument: the tolerance is no such number.
     """
+    check_tolerance(tolerance)
     pairs, _ = paired(a, b)
     differences = []
     for i, j in pairs:

@@ -49,11 +49,12 @@ def _smallest(array: np.ndarray) -> np.ndarray:
     """Cast an array to the smallest dtype that represents all its numbers exactly."""
     if array.dtype == bool:
         return array.view(np.uint8)
+    has_minus_zero = array.dtype.kind == "f" and bool(np.signbit(array[array == 0]).any())
     for name in TYPES[:-1]:
         dtype = np.dtype(f"<{name}")
         if dtype == array.dtype:
             return array
-        if dtype.kind != "f" and not _is_within(array, dtype):
+        if dtype.kind != "f" and (has_minus_zero or not _is_within(array, dtype)):
             continue
         with np.errstate(over="ignore", invalid="ignore"):
             cast = array.astype(dtype)

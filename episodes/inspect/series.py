@@ -207,12 +207,19 @@ class Series:
                 else (nan, nan, nan)
             )
         low, mean, high = self.ranges
-        if any(self.counts):
-            has_any = ~np.isnan(mean)
-            low, mean, high = low[has_any], mean[has_any], high[has_any]
-        if not len(mean):
+        if self.ragged is not None and "mean" in self.parts:  # not that of the numbers that describe each item
+            numbers = self.ragged.flat
+            numbers = numbers[np.isfinite(numbers)]
+            whole = float(mean_of(numbers)) if numbers.size else nan
+            return float(np.fmin.reduce(low)), whole, float(np.fmax.reduce(high))
+        if not any(self.counts):
+            return (float(low.min()), float(mean_of(mean)), float(high.max())) if len(mean) else (nan, nan, nan)
+        count = (~np.isnan(self.finite)).sum(0)  # of each of the d numbers
+        has_any = count > 0
+        if not has_any.any():
             return nan, nan, nan
-        return float(low.min()), float(mean_of(mean)), float(high.max())
+        whole = (mean[has_any] * (count[has_any] / count.sum())).sum()
+        return float(low[has_any].min()), float(whole), float(high[has_any].max())
 
     @cached_property
     def is_band(self) -> bool:
@@ -360,7 +367,9 @@ class Series:
             return self
         rows = slice(begin, end)
         present = None if self._present is None else self._present[rows]
-        return replace(self, array=self.sampled_values[rows], total=end - begin, places=None, present=present)
+        ragged = None if self.ragged is None else self.ragged[:: self._stride][rows]
+        array = self.sampled_values[rows]
+        return replace(self, array=array, total=end - begin, places=None, present=present, ragged=ragged)
 
     def means(self, every: int) -> np.ndarray:
         """Return the mean of the finite numbers in each cell of `every` items, float64 [k, d]. It is NaN without finite

@@ -95,7 +95,9 @@ def condition(text: str) -> Callable[[Table], np.ndarray]:
     returns a mask, bool [n].
 
     Conditions have column names, numbers, strings, comparisons, arithmetic, `and`, `or` and `not`. The column `nth` is
-    the position in the table, from 0: that of `dataset[nth]`.
+    the position in the table, from 0: that of `dataset[nth]`. Arithmetic is that of IEEE 754 with float64: a column's
+    number divided by a column's 0 is infinite or NaN, with the opposite sign for -0. A division by 0 that reads no
+    column is an error.
 
     >>> condition("1 < length <= 3 and id != 'b'")({"length": np.array([1, 2, 3]), "id": np.array(["a", "b", "c"])})
     array([False, False,  True])
@@ -312,7 +314,7 @@ def _numbers(node: ast.expr, table: _NamedColumns) -> Any:
     value = _evaluate(node, table)
     if _type_of(value) == "text":
         raise InvalidArgument(f"{table.words(node)} is a text or None, no number")
-    return np.asarray(np.asarray(value) + 0.0, np.float64)
+    return np.asarray(np.asarray(value) * 1.0, np.float64)  # + 0.0 would make 0 of -0
 
 
 def _compared(left: _Part, op: ast.cmpop, right: _Part, table: _NamedColumns) -> Any:
@@ -338,14 +340,15 @@ def _compared(left: _Part, op: ast.cmpop, right: _Part, table: _NamedColumns) ->
 
 
 def _as_floats(part: _Part) -> Any:
-    """Return the value of a part of a comparison, in which numbers are float64, as on pages. None stays None."""
-    if part.type not in ("number", "flag"):
-        return part.value
+    """Return the value of a part of a comparison, in which numbers are float64, as on pages. Texts and None stay as
+    they are.
+    """
     values = np.asarray(part.value)
     if values.dtype.kind != "O":
-        return values.astype(np.float64)
-    floats = np.array([None if value is None else float(value) for value in values.ravel().tolist()], object)
-    return floats.reshape(values.shape)
+        return values if part.type == "text" else values.astype(np.float64)
+    kinds = (int, float, np.number, np.bool_)
+    same = [float(value) if isinstance(value, kinds) else value for value in values.ravel().tolist()]
+    return np.fromiter(same, object, len(same)).reshape(values.shape)
 
 
 _COMPARE = {
@@ -383,8 +386,6 @@ def _evaluate(node: ast.expr, table: _NamedColumns) -> Any:
             return table.column(name)
         case ast.BoolOp(values=values) if of:
             return reduce(of, (_flags(value, table) for value in values))
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-            return -value
         case ast.UnaryOp(operand=operand) if of:
             return of((_flags if of is np.logical_not else _numbers)(operand, table))
         case ast.BinOp(left=left, op=op, right=right) if of:

@@ -306,3 +306,20 @@ def test_split_defines_and_lists_splits(tmp_path: Path) -> None:
     assert first.split()[0::5] == ["train", "test"]
     assert sum(printed("info", data)["splits"].values()) == 20
     assert run("split", data, "train")[0] == 2
+
+
+@pytest.mark.parametrize("of_games", [False, True])
+@pytest.mark.parametrize("rewards", [[np.nan, 3.0, -1.0], [3.0, np.nan, -1.0], [3.0, -1.0, np.nan], [np.nan, np.nan]])
+def test_info_as_json_skips_returns_that_are_nan(rewards: list[float], of_games: bool, tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path / "data", several_kinds=of_games) as writer:
+        for n, reward in enumerate(rewards):
+            if of_games:
+                game = MultiAgentEpisode(id_=str(n))
+                game.add_env_reset(observations={"a": 0.0})
+                game.add_env_step(observations={"a": 0.0}, actions={"a": 0}, rewards={"a": reward})
+                writer.add([game.to_numpy()])
+            else:
+                writer.add([episode([reward], id_=str(n))])
+    facts, known = printed("info", tmp_path / "data"), [reward for reward in rewards if reward == reward]
+    found = [facts[f"{name} return"] for name in ("lowest", "mean", "highest")]
+    assert found == ([min(known), sum(known) / len(known), max(known)] if known else [None] * 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from fractions import Fraction
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from typer.testing import CliRunner, Result
 
 from episodes import MultiAgentEpisode, SingleAgentEpisode
 from episodes.command.app import app
-from episodes.errors import WrongType
+from episodes.errors import InvalidArgument, WrongType
 from episodes.inspect import compare_episodes
+from episodes.inspect.comparison import compare_data_sets
+from episodes.storage import EpisodeDataset
 from episodes.storage.ledger import Ledger
 from episodes.testing.strategies import episodes as any_episodes
 from episodes.tracks.ragged import Ragged
@@ -51,9 +54,11 @@ def test_compare_episodes_counts_changed_items(num: int, data: st.DataObject) ->
     assert not compare_episodes(other_episode, other_episode)
 
 
-KINDS_OF_NUMBERS = {
+KINDS_OF_NUMBERS: dict[str, st.SearchStrategy[Any]] = {
+    "float16": st.floats(width=16),
     "float32": st.floats(width=32),
     "float64": st.floats(),
+    "complex64": st.complex_numbers(width=64),
     "int8": st.integers(-128, 127),
     "int64": st.integers(-(2**63), 2**63 - 1),
     "uint64": st.integers(0, 2**64 - 1),
@@ -61,33 +66,175 @@ KINDS_OF_NUMBERS = {
 }
 
 
-@given(st.sampled_from(sorted(KINDS_OF_NUMBERS)), st.integers(1, 4), st.sampled_from([(), (2,), (0,)]), st.data())
-def test_compare_episodes_measures_the_values_that_differ(
-    dtype: str, num: int, shape: tuple[int, ...], data: st.DataObject
-) -> None:
-    """Number of values that differ, and the largest difference of finite ones, against exact fractions."""
-    size = (num + 1) * int(np.prod(shape))
-    a, b = ([data.draw(KINDS_OF_NUMBERS[dtype]) for _ in range(size)] for _ in range(2))
-    b = [data.draw(st.sampled_from(pair)) for pair in zip(a, b, strict=True)]
-    actions, rewards = np.zeros(num, int), np.ones(num)
-    arrays = [np.array(each, dtype).reshape(num + 1, *shape) for each in (a, b)]
-    found = compare_episodes(*(SingleAgentEpisode.from_arrays(each, actions, rewards, id_="e") for each in arrays))
-    pairs = [(x, y) for x, y in zip(*(each.ravel().tolist() for each in arrays), strict=True)]
-    different = [k for k, (x, y) in enumerate(pairs) if x != y and not (x != x and y != y)]
+def is_finite(value: complex) -> bool:
+    return isinstance(value, int) or bool(np.isfinite(value))
+
+
+def is_same(a: complex, b: complex) -> bool:
+    if isinstance(a, complex) or isinstance(b, complex):
+        a, b = (each if isinstance(each, complex) or abs(each) > 2**53 else complex(each) for each in (a, b))
+        if isinstance(a, complex) and isinstance(b, complex):
+            return is_same(a.real, b.real) and is_same(a.imag, b.imag)
+    return a == b or (a != a and b != b)
+
+
+def distance(a: complex, b: complex) -> Any:
+    if isinstance(a, complex) or isinstance(b, complex):
+        return abs(a - b)
+    return abs(Fraction(a) - Fraction(b))
+
+
+@st.composite
+def pairs_of_arrays(draw: st.DrawFn) -> list[np.ndarray]:
+    """Two arrays [n, ...], often of the same dtype, with numbers that are equal or next to each other."""
+    kinds = [draw(st.sampled_from(sorted(KINDS_OF_NUMBERS)))]
+    kinds.append(draw(st.just(kinds[0]) | st.sampled_from(sorted(KINDS_OF_NUMBERS))))
+    shape = (draw(st.integers(2, 5)), *draw(st.sampled_from([(), (2,), (0,), (6,)])))
+    size = int(np.prod(shape))
+    some = draw(st.lists(st.tuples(*(KINDS_OF_NUMBERS[kind] for kind in kinds)), min_size=1, max_size=3))
+    first = [draw(st.sampled_from(some))[0] for _ in range(size)]
+    second = []
+    for value in first:
+        near = [value, value + 1 if isinstance(value, int) else value, draw(st.sampled_from(some))[1]]
+        second.append(draw(st.sampled_from([each for each in near if fits(each, kinds[1])])))
+    return [np.array(each, kind).reshape(shape) for each, kind in zip((first, second), kinds, strict=True)]
+
+
+def fits(value: Any, kind: str) -> bool:
+    with np.errstate(all="ignore"):
+        try:
+            return is_same(np.array([value]).astype(kind).tolist()[0], value)
+        except (TypeError, ValueError, OverflowError, np.exceptions.ComplexWarning):
+            return False
+
+
+@settings(max_examples=300)
+@given(pairs_of_arrays(), st.sampled_from([0, 0, 0.5, 1, 1.5, 2**60]))
+def test_compare_episodes_measures_the_values_that_differ(arrays: list[np.ndarray], tolerance: float) -> None:
+    """Number of values that differ, and the largest difference of finite ones, against exact fractions. The texts of
+    the first step differ.
+    """
+    num = len(arrays[0])
+    others = np.zeros(num - 1, int), np.ones(num - 1)
+    pair = [SingleAgentEpisode.from_arrays(each, *others, id_="e") for each in arrays]
+    found = compare_episodes(*pair, tolerance=tolerance)
+    sizes, different, width = {}, [], arrays[0].size // num
+    for k, (x, y) in enumerate(zip(*(each.ravel().tolist() for each in arrays), strict=True)):
+        size = distance(x, y) if is_finite(x) and is_finite(y) else None
+        if is_same(x, y) or (size is not None and tolerance and size <= tolerance):
+            continue
+        different.append(k)
+        sizes |= {} if size is None else {k: size}
     assert bool(found) == bool(different)
     if not different:
         return
     (track,) = found.tracks
     assert (track.num_values, f"{len(different)} value" in str(found)) == (len(different), True)
-    sizes = {k: abs(Fraction(x) - Fraction(y)) for k in different for x, y in [pairs[k]] if np.isfinite([x, y]).all()}
+    assert (track.step, track.num_steps) == (different[0] // width, len({k // width for k in different}))
+    assert track.a != track.b
     if not sizes:
         assert track.largest is track.largest_step is None
         return
     largest = max(sizes.values())
     assert track.largest is not None
     assert track.largest == (np.inf if largest > sys.float_info.max else pytest.approx(float(largest), rel=1e-12))
-    rows = {k * (num + 1) // size for k in sizes if sizes[k] >= largest * Fraction(1 - 1e-12)}
+    rows = {k // width for k in sizes if sizes[k] >= largest * (1 - Fraction(1, 10**12))}
     assert track.largest_step in rows or track.largest == np.inf
+
+
+@pytest.mark.parametrize("tolerance", [-1, -1e-9, np.nan, np.inf, -np.inf, "1", None, True, 10**400])
+def test_comparison_with_an_impossible_tolerance_is_an_error(tolerance: Any, tmp_path: Path) -> None:
+    episode, data = walk(3, id_="e"), write(tmp_path / "data", [walk(3, id_="e")])
+    with pytest.raises(InvalidArgument, match=r"tolerance=.*: give a finite number, at least 0"):
+        compare_episodes(episode, episode, tolerance=tolerance)
+    with pytest.raises(InvalidArgument, match="give a finite number"):
+        compare_data_sets(EpisodeDataset(data), EpisodeDataset(data), tolerance=tolerance)
+    if isinstance(tolerance, (int, float)) and tolerance is not True:
+        assert run(data, data, "--tolerance", tolerance).exit_code == 2
+
+
+LARGE = 2**53
+OBJECT = "x" * 50
+INFOS = [
+    (None, [1, 2]),
+    ([1], [2]),
+    ([1.0, np.nan], [1.0, 2.0]),
+    ({"a": [1]}, {"a": [2]}),
+    (2**70, 2**71),
+    (2**70, 2**70 + 1),
+    (1, "1"),
+    ("a", None),
+    (f"{OBJECT}a", f"{OBJECT}b"),
+    (OBJECT, f"{OBJECT}a"),
+    (LARGE, LARGE + 1),
+    (np.arange(9), np.append(np.arange(8), 9)),
+]
+ABSENT: Any = object()
+
+
+@pytest.mark.parametrize(("a", "b"), [*INFOS, *((value, ABSENT) for pair in INFOS for value in pair), (0, ABSENT)])
+@pytest.mark.parametrize("usual", [0, "a", None, ABSENT])
+def test_infos_of_any_kind_are_compared(a: Any, b: Any, usual: Any) -> None:
+    """A value that differs in one of three infos, or is in only one of them."""
+    pair = []
+    for value in (a, b):
+        infos = [{"x": each} if each is not ABSENT else {} for each in (usual, value, usual)]
+        arrays = np.zeros(3), np.zeros(2), np.zeros(2)
+        pair.append(SingleAgentEpisode.from_arrays(*arrays, infos=[{**each, "y": 1} for each in infos], id_="e"))
+    assert not compare_episodes(pair[0], pair[0])
+    assert not compare_episodes(pair[1], pair[1], tolerance=1)
+    for found in (compare_episodes(*pair), compare_episodes(*pair[::-1])):
+        assert found
+        for track in found.tracks:
+            assert (track.step, track.num_steps, track.a == track.b) == (1, 1, False)
+        assert len(found.tracks) == 1 or "only" in found.facts[0]
+
+
+ITEMS = {
+    "texts in vectors": (["a", "b"], ["a", "c"]),
+    "long texts in vectors": (["a", f"{OBJECT}b"], ["a", f"{OBJECT}c"]),
+    "late values": (np.arange(9.0), np.append(np.arange(8.0), 9)),
+    "late large integers": (np.full(9, LARGE), np.append(np.full(8, LARGE), LARGE + 1)),
+    "late texts": (["a"] * 9, ["a"] * 8 + ["b"]),
+    "imaginary parts": ([1 + 1j, 2], [1 + 2j, 2]),
+    "shapes": (np.zeros((2, 2)), np.zeros(4)),
+    "shapes without values": (np.zeros((0, 2)), np.zeros(0)),
+    "integers and floats": (np.array(LARGE + 1), np.array(float(LARGE))),
+    "floats next to each other": (np.array(1e300), np.array(np.nextafter(1e300, np.inf))),
+    "texts and numbers": (np.array("1"), np.array(1)),
+    "shape of one": (np.zeros(1), np.zeros(())),
+}
+
+
+@pytest.mark.parametrize(("a", "b"), ITEMS.values(), ids=ITEMS)
+def test_difference_of_two_items_shows_two_texts(a: Any, b: Any) -> None:
+    others = np.zeros(2), np.zeros(2)
+    pair = [SingleAgentEpisode.from_arrays(np.stack([np.asarray(each)] * 3), *others, id_="e") for each in (a, b)]
+    (track,) = compare_episodes(*pair).tracks
+    assert track.a != track.b
+    assert max(len(track.a), len(track.b)) < 200
+    assert not compare_episodes(pair[0], pair[0])
+
+
+@given(st.lists(st.lists(st.sampled_from([0, 1, LARGE, LARGE + 1]), max_size=7), min_size=1, max_size=3), st.data())
+def test_ragged_integers_are_compared_exactly(turns: list[list[int]], data: st.DataObject) -> None:
+    others = [data.draw(st.sampled_from([turn, [*turn, 0], turn[:-1], [*turn[:-1], LARGE]])) for turn in turns]
+    pair = [
+        SingleAgentEpisode.from_arrays(
+            np.zeros(len(each) + 1),
+            Ragged.from_lengths(np.array([value for turn in each for value in turn], np.int64), list(map(len, each))),
+            np.zeros(len(each)),
+            id_="e",
+        )
+        for each in (turns, others)
+    ]
+    tracks = compare_episodes(*pair).tracks
+    steps = [t for t, (a, b) in enumerate(zip(turns, others, strict=True)) if a != b]
+    values = sum(a != b for both in zip(turns, others, strict=True) for a, b in zip_longest(*both))
+    assert [(track.step, track.num_steps, track.num_values) for track in tracks] == [
+        (step, len(steps), values) for step in steps[:1]
+    ]
+    assert all(track.a != track.b for track in tracks)
 
 
 @settings(max_examples=30)
@@ -237,3 +384,4 @@ def test_diff_of_runs_compares_ledgers(tmp_path: Path) -> None:
     assert (result.exit_code, "update 1" in result.output) == (1, True)
     data = write(tmp_path / "data", [walk(3)])
     assert run(tmp_path / "a", data).exit_code == 2
+    assert run(tmp_path / "a", tmp_path / "b", "--tolerance", 0.5).exit_code == 2  # which rows do not have

@@ -851,6 +851,18 @@ def test_findings_of_numbers_name_each_track(source: str, tmp_path: Path) -> Non
     }
 
 
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("numbers", [["NaN"], ["inf", "NaN"], ["-inf", "NaN", "NaN"], ["NaN", "inf", "-inf", "inf"]])
+def test_findings_of_numbers_count_each_kind(source: str, numbers: list[str], tmp_path: Path) -> None:
+    rewards = np.array([float(number) for number in numbers] + [1.0])
+    episode = SingleAgentEpisode.from_arrays(np.zeros(len(rewards) + 1), np.zeros(len(rewards)), rewards, id_="e")
+    (finding,) = (found for found in examine(SOURCES[source]([episode], tmp_path)) if found.kind == "not_finite")
+    words = finding.evidence.partition("; in all ")
+    assert words[0] == f"reward has {numbers[0]}"
+    counts = {name: numbers.count(name) for name in numbers}
+    assert words[2] == (", ".join(f"{num} {name}" for name, num in counts.items()) if len(counts) > 1 else "")
+
+
 PAIR = spaces.Dict(a=spaces.Discrete(3), b=spaces.Box(0, 5, (2,)))
 ANY_KIND: dict[str, Any] = {
     "Box": spaces.Box(0, 5, (2,)),

@@ -130,8 +130,26 @@ def test_ragged_values_have_their_extremes_and_no_invented_nan(items: list[list[
     values = np.array([value for item in items for value in item])
     finite = values[np.isfinite(values)]
     assert np.array_equal([series.range[0], series.range[2]], [finite.min(), finite.max()]) if len(finite) else True
+    assert np.isclose(series.range[1], finite.mean() if len(finite) else np.nan, equal_nan=True)
     assert bool(series.counts.nan or series.counts.infinite) == bool(len(finite) < len(values))
     assert series.counts.missing == sum(not item for item in items)
+
+
+@given(
+    st.lists(st.tuples(*[st.floats(-5, 5) | st.sampled_from([np.nan, np.inf, -np.inf])] * 3), min_size=1),
+    st.sampled_from(["float16", "float32", "float64"]),
+    st.data(),
+)
+def test_mean_of_a_track_is_that_of_its_finite_numbers(
+    items: list[tuple[float, ...]], dtype: str, data: st.DataObject
+) -> None:
+    array = np.array(items, dtype)
+    present = np.array([data.draw(st.booleans()) for _ in items])
+    series = Series("x", "infos", array, len(array), present=present)
+    finite = array[present].astype(float)
+    finite = finite[np.isfinite(finite)]
+    expected = (finite.min(), finite.mean(), finite.max()) if len(finite) else (np.nan,) * 3
+    assert np.allclose(series.range, expected, rtol=1e-6, atol=1e-6, equal_nan=True)
 
 
 # --- packs ------------------------------------------------------------------------------------------------------------

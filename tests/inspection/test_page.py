@@ -216,13 +216,17 @@ NAMES = st.sampled_from(
         "custom_data/score",
         "custom_data/'my key'",
         "custom_data/seed",
+        "custom_data/sign",
         "nth",
         "9007199254740991",
         "9007199254740993",
         "9007199254740993.0",
     ]
 )
-TEXTS = st.sampled_from(["id", "ending", "'cut'", "'e1'", '"terminated"'])
+DIGITS = ["7", "007", "7.0", "0x7", " 7", "12345678901234567890", "12345678901234567891", "\U0001f600", "\uff5e", "77"]
+TEXTS = st.sampled_from(
+    ["id", "ending", "'cut'", "'e1'", '"terminated"', "custom_data/digits", *map("'{}'".format, DIGITS)]
+)
 FLAGS = st.sampled_from(["terminated", "truncated", "is_complete", "True", "False"])
 MISSING = st.sampled_from(
     ["custom_data/task", "cut", "e1", "0e1f", "04683", "7c", "constructor", "__proto__", "column_0"]
@@ -233,6 +237,8 @@ SUMS = st.recursive(
 )
 SIGNS = st.sampled_from(["<", "<=", ">", ">=", "==", "!="])
 COMPARED = st.one_of(
+    st.builds("custom_data/digits {} '{}'".format, SIGNS, st.sampled_from(DIGITS)),
+    st.builds("1 {} 2 / {}{}".format, SIGNS, st.sampled_from(["", "-", "-0 * ", "5 % -"]), st.just("custom_data/sign")),
     st.builds("{} {} {}".format, SUMS, SIGNS, SUMS),
     st.builds("{} {} {} {} {}".format, ANY, SIGNS, ANY, SIGNS, ANY),
     st.builds("{} {} {}".format, TEXTS, SIGNS, TEXTS),
@@ -333,6 +339,8 @@ def test_page_filter_equals_the_conditions_of_copy(tmp_path: Path, tab: Tab) -> 
             "score": n / 2,
             "my key": n % 5,
             "seed": 2**53 + n - 5,
+            "sign": [-0.0, 0.0, -1.0][n % 3],
+            "digits": DIGITS[n % len(DIGITS)],
             **({"task": f"e{n % 2}"} if n % 3 else {}),
         }
         episodes.append(episode)

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.inspect.doctor.alignment import shifted_rewards
-from episodes.inspect.doctor.finding import Finding, Place, gather_findings
+from episodes.inspect.doctor.finding import Finding, Place, gather_findings, not_finite_counts
 from episodes.inspect.doctor.trial import Trial, array_of, digest, exceeds_bounds
 from episodes.tracks import nested
 from episodes.tracks.ragged import RaggedKind
@@ -39,10 +39,8 @@ def _not_finite(trials: Trials) -> Iterator[Place]:
         for name, items in (("observation", trial.observations), ("reward", trial.rewards), ("action", trial.actions)):
             for step, item in enumerate(items):
                 for path, leaf in nested.flatten({name: item}).items():
-                    array = array_of(leaf)
-                    if array.dtype.kind == "f" and not np.isfinite(array).all():
-                        bad = array[~np.isfinite(array)].reshape(-1)[0]
-                        yield trial.id_, step, f"{path} has {bad}", path
+                    if counts := not_finite_counts(array_of(leaf)):
+                        yield trial.id_, step, counts, path
 
 
 def space_mismatches(trials: Trials) -> Iterator[Finding]:

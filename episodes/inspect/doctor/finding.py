@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 MOST_SHOWN = 5  # findings of one kind in a text
-Place = tuple[Any, ...]  # episode id (None before the first), step, evidence, and the track if one is to blame
+Place = tuple[Any, ...]
+"""Episode id (None before the first), step, evidence, and the track if one is to blame. The evidence is a text, or how
+many numbers of each kind a track has that are not finite."""
 
 KINDS = {  # kind -> what it does to targets, what to do
     "time_limit_terminates": (
@@ -228,5 +233,18 @@ def gather_findings(kind: str, places: Iterable[Place]) -> Iterator[Finding]:
     for place in places:
         of_tracks.setdefault("".join(place[3:]), []).append(place)
     for track, group in of_tracks.items():
-        episode, step, text = group[0][:3]
-        yield Finding.of(kind, text, episode, step, len(group), track)
+        episode, step, evidence = group[0][:3]
+        if isinstance(evidence, Counter):
+            counts = [place[2] for place in group]
+            total = sum(counts, Counter())
+            evidence = f"{track} has {' and '.join(evidence)}"
+            evidence += f"; in all {', '.join(f'{total[name]:,} {name}' for name in total)}" if len(total) > 1 else ""
+        yield Finding.of(kind, evidence, episode, step, len(group), track)
+
+
+def not_finite_counts(array: np.ndarray) -> Counter[str]:
+    """Return how many numbers of an array are NaN, inf and -inf, without those that it does not have."""
+    if array.dtype.kind != "f" or np.isfinite(array).all():
+        return Counter()
+    counts = {"NaN": np.isnan(array), "inf": array == np.inf, "-inf": array == -np.inf}
+    return +Counter({name: int(np.sum(found)) for name, found in counts.items()})

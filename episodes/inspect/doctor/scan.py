@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from episodes.inspect.conversation import is_conversation
-from episodes.inspect.doctor.finding import Finding, Place, gather_findings
+from episodes.inspect.doctor.finding import Finding, Place, gather_findings, not_finite_counts
 from episodes.inspect.doctor.trial import array_of, digest, exceeds_bounds
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
@@ -91,9 +91,9 @@ class Scan:
         extra_columns = {name: columns[column] for name, column in names.items() if column in columns}
         self._add_arrays(extra_columns, columns.get("id", number), len(columns["rewards"]))
 
-    def _note(self, kind: str, id_: object, step: int | None, text: str, track: str = "") -> None:
-        """Record the place of a problem, and the track if one is to blame."""
-        self.places.setdefault(kind, []).append((id_, step, text, track))
+    def _note(self, kind: str, id_: object, step: int | None, evidence: object, track: str = "") -> None:
+        """Record the place of a problem, its evidence as in `Place`, and the track if one is to blame."""
+        self.places.setdefault(kind, []).append((id_, step, evidence, track))
 
     def _add_arrays(self, columns: dict[str, Any], id_: object, num_steps: int) -> None:
         """Record NaN and infinities in an episode's arrays, and whether an earlier episode has equal arrays."""
@@ -110,9 +110,8 @@ class Scan:
                 rows = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(1)) if array.ndim else [0]
                 for i in rows:
                     row = array[i] if array.ndim else array
-                    number = row[~np.isfinite(row)].reshape(-1)[0] if row.ndim else row
                     step = i if lengths is None else lengths.cumsum().searchsorted(i, "right")
-                    self._note("not_finite", id_, int(step), f"{path} has {number}", path)
+                    self._note("not_finite", id_, int(step), not_finite_counts(row), path)
         if num_steps >= FEWEST_STEPS and _varies(columns["observation"]):
             first = self._hashes.setdefault(sums.digest(), id_)
             if first is not id_:

@@ -90,6 +90,12 @@ function modulo(x, y) {  // with the sign of y, as in Python
   return (rest < 0) !== (y < 0) ? rest + y : rest;
 }
 
+function inOrder(a, b) {  // two numbers for two texts, with the order of their first different characters, as in Python
+  const [x, y] = [a, b].map((text) => [...text, ""]);
+  const k = x.findIndex((character, i) => character !== y[i]);
+  return k < 0 ? [0, 0] : [x, y].map((characters) => characters[k].codePointAt(0) ?? -1);
+}
+
 const isTrue = (value) => Number.isNaN(value) || Boolean(value);  // as in Python
 
 function condition(text, columns, names = Object.keys(columns)) {
@@ -110,9 +116,10 @@ function compiled(text, columns, names) {
   };
   const compare = (sign, a, b) => {
     if (sign === "==" && (a === null || b === null)) return a === b;
-    if (sign === "==") return (typeof a === "string") === (typeof b === "string") && (a === b || Number(a) === Number(b));
+    if (sign === "==") return typeof a === "string" || typeof b === "string" ? a === b : Number(a) === Number(b);  // True is 1
     if (sign === "!=") return !compare("==", a, b);
     if (a === null || b === null || (typeof a === "string") !== (typeof b === "string")) throw new Error(`${sign} compares numbers with numbers, and texts with texts`);
+    [a, b] = typeof a === "string" ? inOrder(a, b) : [a, b];
     return { "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b }[sign];
   };
   const typed = (type, of, words) => Object.assign(of, { type, words });
