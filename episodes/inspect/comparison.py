@@ -256,8 +256,13 @@ def _compared(a: _Items, b: _Items, tolerance: float) -> tuple[np.ndarray, tuple
         return None
     if are_numbers:
         x, y = _in_one_dtype(x, y)
-    exist = a.existing(), b.existing()
-    differ = exist[0] & exist[1] & ~_equal(x, y)
+    differ, shape = ~_equal(x, y), (len(x), math.prod(x.shape[1:]))
+    alone: np.ndarray | bool = False
+    if a.exist is not None or b.exist is not None:
+        exist = a.existing(), b.existing()
+        differ, alone = differ & exist[0] & exist[1], exist[0] != exist[1]
+    if not differ.any():
+        return (differ | alone).reshape(shape), None
     sizes = _distances(x[differ], y[differ])
     if tolerance:  # of integers in integers, since float64 does not have all of them
         limit = np.uint64(min(int(tolerance), 2**64 - 1)) if sizes.dtype == np.uint64 else tolerance
@@ -268,7 +273,7 @@ def _compared(a: _Items, b: _Items, tolerance: float) -> tuple[np.ndarray, tuple
     sizes, rows = sizes[is_known], np.nonzero(differ)[0][is_known]
     k = int(sizes.argmax()) if len(sizes) else 0
     largest = (_as_float(sizes[k]), int(rows[k])) if len(sizes) else None
-    return (differ | (exist[0] != exist[1])).reshape(len(x), math.prod(x.shape[1:])), largest
+    return (differ | alone).reshape(shape), largest
 
 
 def _in_one_dtype(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -165,12 +165,19 @@ class _NamedColumns(NamedTuple):
         return _Part(node, words, value, _type_of(value))
 
     def column(self, name: str) -> np.ndarray:
-        """Return the table column for a name in the condition. Raise `InvalidArgument` if the
-        table has no such column."""
+        """Return the table column for a name in the condition. Raise `InvalidArgument` if the table has no such column,
+        or one with other values than numbers, flags, texts and None, such as the agents of games.
+        """
         column = self.columns.get(name, name)
         if column not in self.table:
             raise InvalidArgument(self.unknown(column))
-        return self.table[column]
+        values = self.table[column]
+        for value in values.tolist() if values.dtype.kind == "O" else ():
+            if not isinstance(value, _COMPARABLE):
+                raise InvalidArgument(
+                    f"{column} has a {type(value).__name__}; conditions know numbers, flags and texts"
+                )
+        return values
 
     def unknown(self, column: str) -> str:
         """Return the error of a name that the table does not have."""
@@ -197,6 +204,7 @@ _PADDED = re.compile(r"0\d*[1-9][\deE+-]*", re.ASCII)  # such as 007
 _UNQUOTED = re.compile(
     r"'[^']*'|\"[^\"]*\"|\b([A-Za-z_]\w*) *(==?|!=) *(\w+(?:[-.:/]\w+)+)(?= *(?:$|\)|and\b|or\b))", re.ASCII
 )
+_COMPARABLE = (str, int, float, np.generic, type(None))
 _MOST_EXACT = 2.0**53  # from which on not every integer is a float64
 
 
