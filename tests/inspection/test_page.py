@@ -738,6 +738,11 @@ def test_page_plays_with_a_speed_joins_lanes_and_lists_keys(data: Path, tab: Tab
     page.locator("#episode").focus()
     page.keyboard.press("?")
     assert "Space: play" in page.locator("#keys p").inner_text()
+    for focused in ("#episode", "#step"):
+        page.locator(focused).focus()
+        for words in ("stop", "play"):
+            page.keyboard.press(" ")
+            assert page.locator("#play").inner_text() == words
 
 
 @WITH_BROWSER

@@ -261,6 +261,32 @@ def test_agents_without_a_value_at_a_step_have_a_dash(tmp_path: Path, tab: Tab) 
 
 
 @WITH_BROWSER
+def test_observations_of_turns_are_drawn_until_the_next_turn(tmp_path: Path, tab: Tab) -> None:
+    """Without a slope, whose values were never observed. An agent's button opens its lanes in each mode."""
+    game = MultiAgentEpisode("g")
+    game.add_env_reset(observations={"a": 0.0})
+    for t in range(9):
+        agent, after = ("a", "b") if t % 2 == 0 else ("b", "a")
+        game.add_env_step({after: float(t * t)}, {agent: 1}, {agent: 0.0})
+    page = tab.open(report(write(tmp_path / "data", [game])))  # type: ignore[list-item]
+    page.get_by_role("button", name="by quantity").press("Enter")
+    page.locator("#lanes .turn button", has_text="a").first.press("Enter")
+    assert page.locator("#modes button[aria-pressed=true]").all_inner_texts() == ["by agent"]
+    path = page.evaluate("""() => {
+        const track = shown.lanes.find((one) => one.label === "a/observations");
+        return path(shown, track, 0, 49);
+    }""")
+    points = [(kind, [float(word) for word in words.split()]) for kind, words in re.findall(r"([MLH])([\d. ]+)", path)]
+    assert [kind for kind, _ in points] == [*"MH", *"LH" * 4]
+    at = None
+    for kind, numbers in points:
+        assert kind != "L" or numbers[0] == at
+        at = numbers[0]
+    heights = [numbers[1] for kind, numbers in points if kind != "H"]
+    assert heights == sorted(heights, reverse=True) and len(set(heights)) == 5
+
+
+@WITH_BROWSER
 @pytest.mark.parametrize(
     "focused", ["#play", "#body button, th button", "#keys summary", "#rows", "#scrub input[type=checkbox]"]
 )
@@ -809,7 +835,7 @@ def test_search_counts_ids_and_marks_what_it_found(tmp_path: Path, tab: Tab) -> 
     episodes[2].custom_data |= {"note": "57 in a text"}
     page = tab.open(report(write(tmp_path / "data", episodes)))
     page.fill("#words", "57")
-    assert tab.texts("#count") == ['4 of 4: "57" in 3 ids']
+    assert tab.texts("#count") == ['4 of 4: "57" in 3 ids, 1 elsewhere']
     assert tab.texts("#body td[data-column=id] mark") == ["57", "57"]  # the third one is in the part that is cut
     page.fill("#words", "nth < 3")
     assert tab.texts("#count") == ["3 of 4"]

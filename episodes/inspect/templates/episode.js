@@ -46,14 +46,14 @@ function reading(episode, track, step) {  // the number of a step, or the range 
   return `${[range, odd, ...found(begin, end)].filter(Boolean).join(", ")} (${begin}–${end})`;
 }
 
-function path(episode, track, low, high) {  // states are joined by lines; what happens in a step has its height from begin to end of the step
+function path(episode, track, low, high) {  // states are joined by lines; what happens in a step has its height from begin to end of the step, and what an agent of a game observes until its next turn
   const rows = track.values ? [track.values] : [track.low, track.high], [a, b] = view();
   let text = "", gap = true;
   for (let i = 0; i < rows[0].length; i++) {
     const begin = startOf(episode, track, i), start = begin + (track.more ? 0 : 0.5), width = Math.max(endOf(episode, track, i) - begin, 1);
     if (start + width < a || start - width > b) continue;
     if (Number.isNaN(rows[0][i])) { gap = true; continue; }
-    if (!track.more && rows.length === 1) {
+    if ((!track.more || track.at) && rows.length === 1) {
       text += `${gap ? "M" : "L"}${xOf(begin).toFixed(1)} ${height(rows[0][i], low, high, 2, 28).toFixed(1)}H${xOf(begin + width).toFixed(1)}`;
       gap = false;
       continue;
@@ -480,6 +480,7 @@ function drawLanes() {
 function agentButton(turn) {
   const button = element("button", { type: "button", "aria-pressed": String(turn.agent === state.agent), title: `open the lanes of ${turn.agent} alone` }, turn.agent);
   button.addEventListener("click", () => {
+    if (turn.agent !== state.agent) state.byQuantity = false;
     openAgent(turn.agent === state.agent ? null : turn.agent);
     save();
     drawLanes();

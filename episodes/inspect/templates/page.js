@@ -213,12 +213,13 @@ document.addEventListener("keydown", (event) => {  // of the whole page
 });
 
 document.addEventListener("keydown", (event) => {
-  if (!shown || shown.isMissing || event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select, textarea, input:not([type=checkbox])")) return;
+  if (!shown || shown.isMissing || event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select, textarea, input:not([type=checkbox], [type=range])")) return;
+  const isSlider = event.target.matches("[type=range]");  // which moves by itself
   const [a, b] = view(), far = Math.max(1, Math.round((b - a) / 10));
   const to = { ArrowRight: state.step + 1, ArrowLeft: state.step - 1, PageDown: state.step + far, PageUp: state.step - far, Home: firstStep(shown), End: shown.length }[event.key];
-  if (to !== undefined) { move(to); event.preventDefault(); }
+  if (to !== undefined && !isSlider) { move(to); event.preventDefault(); }
   if (event.key === "?") { find("keys").open = !find("keys").open; event.preventDefault(); }
-  if (event.key === " " && !event.target.matches("button, summary, input")) { playing ? stop() : start(); event.preventDefault(); }
+  if (event.key === " " && !event.target.matches("button, summary, [type=checkbox]")) { playing ? stop() : start(); event.preventDefault(); }
   if (event.key === "Escape") zoom();
 });
 

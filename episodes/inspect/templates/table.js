@@ -117,7 +117,7 @@ function arrange() {
   }
   const text = state.filter.trim(), searched = searchedText(), ids = searched ? table.columns.id.map(searcher()) : null, inIds = ids ? order.filter((row) => ids[row]).length : 0;
   const isWrong = find("error").textContent !== "", shares = `${order.length.toLocaleString("en")} of ${table.num.toLocaleString("en")}`;
-  find("count").textContent = isWrong ? `still ${shares}${readable ? " (the last filter)" : ""}` : `${shares}${searched ? `: ${JSON.stringify(text)} in ${counted(inIds, "id")}` : ""}`;
+  find("count").textContent = isWrong ? `still ${shares}${readable ? " (the last filter)" : ""}` : `${shares}${searched ? `: ${JSON.stringify(text)} in ${counted(inIds, "id")}${inIds < order.length ? `, ${(order.length - inIds).toLocaleString("en")} elsewhere` : ""}` : ""}`;
   const noun = table.columns.num_agents ? "game" : "episode";
   const unmatched = text && !isCondition(text) ? `no id and no other text contains ${JSON.stringify(text)}; a condition is, for example: return > 100` : `no ${noun} matches the filter`;
   const none = live ? `no ${noun}s yet: waiting for a writer` : "the data set has no episodes";
