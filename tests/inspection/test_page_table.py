@@ -283,7 +283,8 @@ def test_observations_of_turns_are_drawn_until_the_next_turn(tmp_path: Path, tab
         assert kind != "L" or numbers[0] == at
         at = numbers[0]
     heights = [numbers[1] for kind, numbers in points if kind != "H"]
-    assert heights == sorted(heights, reverse=True) and len(set(heights)) == 5
+    assert heights == sorted(heights, reverse=True)
+    assert len(set(heights)) == 5
 
 
 @WITH_BROWSER

@@ -584,7 +584,7 @@ function sampledBy(episode) {  // worker and policy version, as far as they are 
   if (row < 0) return "";
   const worker = named.worker?.[row], isKnown = worker !== null && worker !== undefined && !Number.isNaN(worker);
   const version = from && to && from[row] >= 0 ? ` policy version ${from[row]}${to[row] === from[row] ? "" : ` to ${to[row]}`}` : "";
-  return isKnown || version ? `, sampled${isKnown ? ` by worker ${show(worker)}` : ""}${version ? ` with${version}` : ""}` : "";
+  return isKnown || version ? `, sampled${isKnown ? ` by worker ${show(worker)}` : ""}${version ? ` with recorded${version}` : ""}` : "";
 }
 
 function learnedIn() {  // the updates of the run that learned from the episode
