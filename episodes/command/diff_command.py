@@ -39,10 +39,10 @@ def diff(
     test and the settings that differ, and then the first difference of their ledgers, or else of the episodes that
     `episodes play` has recorded, if both have them.
     """
-    from episodes.inspect.comparison import check_tolerance
+    from episodes.inspect.comparison import checked_tolerance
     from episodes.storage.runs import is_run
 
-    check_tolerance(tolerance)
+    checked_tolerance(tolerance)
     places = [data_path_or_same(given) for given in (a, b)]
     first, second = map(Path, places)
     if is_run(first) and is_run(second) and not episode:

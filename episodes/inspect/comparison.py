@@ -96,7 +96,7 @@ def compare_episodes(a: SingleAgentEpisode, b: SingleAgentEpisode, *, tolerance:
     """Return the differences between two single-agent episodes in time series and endings, by env step.
 
     Lookbacks are not compared. NaN equals NaN. Integers are compared exactly, also with floats. A key that only one of
-    two infos has differs.
+    two infos has differs. Lists in infos, and arrays of several shapes, are compared without the tolerance.
 
     Args:
         tolerance: largest absolute difference of numbers that counts as equal, finite and at least 0.
@@ -110,7 +110,7 @@ def compare_episodes(a: SingleAgentEpisode, b: SingleAgentEpisode, *, tolerance:
     episode e
       observations: differs first at step 2 (2 and 3), at 1 step; 1 value differs, by at most 1 (step 2)
     """
-    check_tolerance(tolerance)
+    tolerance = checked_tolerance(tolerance)
     for episode in (a, b):
         if not isinstance(episode, SingleAgentEpisode):
             raise WrongType(f"{rejected_type(episode, SingleAgentEpisode)}: give two SingleAgentEpisodes")
@@ -128,11 +128,12 @@ def compare_episodes(a: SingleAgentEpisode, b: SingleAgentEpisode, *, tolerance:
     return EpisodeDifference(a, b, tuple(tracks), tuple(facts))
 
 
-def check_tolerance(tolerance: float) -> None:
-    """Raise `InvalidArgument` unless `tolerance` is a finite number of at least 0."""
-    is_number = isinstance(tolerance, (int, float, np.number)) and not isinstance(tolerance, bool)
-    if not is_number or not 0 <= tolerance <= sys.float_info.max:
+def checked_tolerance(tolerance: float) -> float:
+    """Return `tolerance` as a number of Python. Raise `InvalidArgument` unless it is finite and at least 0."""
+    number = tolerance.item() if isinstance(tolerance, np.generic) else tolerance
+    if type(number) not in (int, float) or not 0 <= number <= sys.float_info.max:
         raise InvalidArgument(f"tolerance={tolerance!r}: give a finite number, at least 0")
+    return number
 
 
 class _Items(NamedTuple):
@@ -318,7 +319,8 @@ def _distance(a: Any, b: Any) -> Any:
         return math.nan
     if not all(isinstance(each, int) or np.isfinite(each) for each in (a, b)):
         return math.nan
-    return abs(a - b) if isinstance(a, complex) or isinstance(b, complex) else abs(Fraction(a) - Fraction(b))
+    real, imaginary = (Fraction(x) - Fraction(y) for x, y in ((a.real, b.real), (a.imag, b.imag)))
+    return abs(real) if not imaginary else math.hypot(_as_float(real), _as_float(imaginary))
 
 
 def _as_float(size: Any) -> float:
@@ -398,7 +400,7 @@ def compare_data_sets(a: Any, b: Any, *, tolerance: float = 0.0) -> tuple[int, l
     Raises:
         InvalidArgument: the tolerance is no such number.
     """
-    check_tolerance(tolerance)
+    tolerance = checked_tolerance(tolerance)
     pairs, _ = paired(a, b)
     differences = []
     for i, j in pairs:

@@ -446,6 +446,12 @@ def _names(values: np.ndarray) -> list[str]:
     return [clipped(name, 24) for name in names[:4]] + ["..."] * (len(names) > 4)
 
 
+def _by_size(rows: list[dict[str, Any]], name: str, is_ascending: bool) -> list[dict[str, Any]]:
+    """Return rows in the order of a column of numbers, those without a number last."""
+    sizes = np.array([float(row[name]) for row in rows]) * (1 if is_ascending else -1)
+    return [rows[i] for i in np.argsort(np.where(np.isnan(sizes), np.inf, sizes), kind="stable").tolist()]
+
+
 def _group_table(
     explanation: UpdateExplanation,
     group: str,
@@ -481,17 +487,19 @@ def _group_table(
             notes.append(f"Marked: {one.words}, in {beyond} of {counted(len(rows), 'row')}.")
             drawn.append(one)
     of_findings = [list(names) for _, names in marked]
-    if rows and "episode" in rows[0]:
-        rows = sorted(rows, key=lambda row: (not led_to(row), not marked_in(row)))
+    is_by_episode = bool(rows) and "episode" in rows[0]
+    if is_by_episode:
         of_findings += [one.columns for one in drawn]
     by = next((names[0] for names in of_findings if len(names) == 1 and names[0] in rows[0]), "share") if rows else ""
     is_least = any(one.is_least for one in limits if one.measure == by)
     sorted_by = None if group == "time" else (by, "ascending" if is_least else "descending")
     left = f" The first {limit} of {len(rows)} rows." if len(rows) > limit else ""
-    rows = rows[:limit]
     if sorted_by is not None:
-        sizes = np.array([float(row[by]) for row in rows]) * (1 if is_least else -1)
-        rows = [rows[i] for i in np.argsort(np.where(np.isnan(sizes), np.inf, sizes), kind="stable").tolist()]
+        rows = _by_size(rows, by, is_least)
+    if is_by_episode:  # those that show a finding are in the table
+        chosen = {id(row) for row in sorted(rows, key=lambda row: (not led_to(row), not marked_in(row)))[:limit]}
+        rows = [row for row in rows if id(row) in chosen]
+    rows = rows[:limit]
     names = dict.fromkeys(name for row in rows for name in row)
     columns: dict[str, list[Any]] = {name: [row.get(name) for row in rows] for name in names}
     links = [

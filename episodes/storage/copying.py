@@ -172,8 +172,8 @@ class _NamedColumns(NamedTuple):
         if column not in self.table:
             raise InvalidArgument(self.unknown(column))
         values = self.table[column]
-        for value in values.tolist() if values.dtype.kind == "O" else ():
-            if not isinstance(value, _COMPARABLE):
+        for value in values if values.dtype.kind == "O" else values[:1]:
+            if not isinstance(value, _COMPARABLE) or isinstance(value, np.timedelta64):
                 raise InvalidArgument(
                     f"{column} has a {type(value).__name__}; conditions know numbers, flags and texts"
                 )
@@ -204,7 +204,7 @@ _PADDED = re.compile(r"0\d*[1-9][\deE+-]*", re.ASCII)  # such as 007
 _UNQUOTED = re.compile(
     r"'[^']*'|\"[^\"]*\"|\b([A-Za-z_]\w*) *(==?|!=) *(\w+(?:[-.:/]\w+)+)(?= *(?:$|\)|and\b|or\b))", re.ASCII
 )
-_COMPARABLE = (str, int, float, np.generic, type(None))
+_COMPARABLE = (str, int, float, np.bool_, np.integer, np.floating, type(None))
 _MOST_EXACT = 2.0**53  # from which on not every integer is a float64
 
 
@@ -311,7 +311,8 @@ def _flags(node: ast.expr, table: _NamedColumns) -> Any:
     value = _evaluate(node, table)
     if _type_of(value) == "text":
         raise InvalidArgument(f"{table.words(node)} is a text, no condition; compare it, such as: ending == 'cut'")
-    return value
+    values = np.asarray(value)
+    return np.fromiter(map(bool, values.ravel().tolist()), bool, values.size).reshape(values.shape)
 
 
 def _numbers(node: ast.expr, table: _NamedColumns) -> Any:

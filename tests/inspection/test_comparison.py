@@ -142,7 +142,9 @@ def test_compare_episodes_measures_the_values_that_differ(arrays: list[np.ndarra
     assert track.largest_step in rows or track.largest == np.inf
 
 
-@pytest.mark.parametrize("tolerance", [-1, -1e-9, np.nan, np.inf, -np.inf, "1", None, True, 10**400])
+@pytest.mark.parametrize(
+    "tolerance", [-1, -1e-9, np.nan, np.inf, -np.inf, "1", None, True, 10**400, np.float32("inf"), 1j]
+)
 def test_comparison_with_an_impossible_tolerance_is_an_error(tolerance: Any, tmp_path: Path) -> None:
     episode, data = walk(3, id_="e"), write(tmp_path / "data", [walk(3, id_="e")])
     with pytest.raises(InvalidArgument, match=r"tolerance=.*: give a finite number, at least 0"):
@@ -168,6 +170,8 @@ INFOS = [
     (OBJECT, f"{OBJECT}a"),
     (LARGE, LARGE + 1),
     (np.arange(9), np.append(np.arange(8), 9)),
+    (np.float32(1), [1]),
+    ([1, 2], np.int64(1)),
 ]
 ABSENT: Any = object()
 

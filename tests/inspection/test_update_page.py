@@ -496,6 +496,14 @@ def test_steps_begin_with_those_that_show_the_finding(measure: str, column: str,
     if column != "share":
         assert numbers[:3] == [column, "clipped", "advantage"]
         assert names.index("share") > 0
+    by_episode = [
+        Reader(body_of(explanation, limits=[Limit(measure, 0.0, is_least)], limit=limit)).tables["by-episode"]
+        for limit in (1000, 2)
+    ]
+    (all_names, all_rows), (few_names, few) = by_episode
+    assert len(all_rows) > len(few) == 2
+    for name in ("share", measure) if measure in all_names else ():
+        assert [row[few_names.index(name)] for row in few] == [row[all_names.index(name)] for row in all_rows[:2]]
     everything = {**columns, **step_measures(columns)}
     for row in rows:  # a row stays together
         at = columns["share"].tolist().index(float(row[names.index("share")]))

@@ -18,6 +18,7 @@ import pytest
 from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.storage import EpisodeDataset, EpisodeWriter, check, compact, copy, merge, seal
+from episodes.storage.copying import condition
 
 ROOT = Path(__file__).parents[2]
 
@@ -160,6 +161,44 @@ def test_copy_writes_selected_episodes(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgument):
             copy(tmp_path / "a", tmp_path / "c", wrong)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("(x and y) == 1", [True, False]),
+        ("(x or y) == 1", [True, True]),
+        ("(x and y) + 1 == 2", [True, False]),
+        ("(x and y) > 2", [False, False]),
+        ("(not x) == 1", [False, True]),
+    ],
+)
+def test_and_or_and_not_are_flags_whatever_the_dtype_of_their_columns(text: str, expected: list[bool]) -> None:
+    """A column with a None has the dtype object."""
+    columns = {"x": [2.0, 0.0], "y": [3.0, 3.0]}
+    found = [
+        condition(text)({name: np.array(values, dtype) for name, values in columns.items()}).tolist()
+        for dtype in (np.float64, object)
+    ]
+    assert found == [expected] * 2
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.array([1 + 1j, 2]),
+        np.array(["2020", "2021"], "M8[D]"),
+        np.array([1, 2], "m8[s]"),
+        np.array([b"a", b"b"]),
+        np.array([1j, 2], object),
+        np.array([np.timedelta64(1, "s"), 1], object),
+    ],
+    ids=["complex", "dates", "durations", "bytes", "complex object", "duration object"],
+)
+def test_conditions_refuse_other_values_than_numbers_flags_and_texts(column: np.ndarray) -> None:
+    for text in ("c == 1", "c == 'a'", "c + 1 > 2", "not c"):
+        with pytest.raises(InvalidArgument, match=r"c has a .*; conditions know numbers, flags and texts"):
+            condition(text)({"c": column})
 
 
 def test_condition_uses_return_and_names_wrong_comparisons(tmp_path: Path) -> None:

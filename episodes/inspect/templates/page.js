@@ -163,7 +163,7 @@ function drawPlace() {  // in place of the table, where the episode is in it
     return button;
   };
   const all = element("button", { type: "button" }, `all ${noun}s`);
-  all.addEventListener("click", () => { state.isListed = true; save(); bring(rowOf(state.episode)); find("rows").focus(); });
+  all.addEventListener("click", () => { state.isListed = true; save(); bring(rowOf(state.episode)); fitColumns(); find("rows").focus(); });
   const compare = element("button", { type: "button", title: `then choose a second ${noun}` }, "compare");
   compare.addEventListener("click", () => { all.click(); compareNext(true); });
   const words = at < 0 ? "" : `${noun} ${(at + 1).toLocaleString("en")} of ${order.length.toLocaleString("en")}`;
@@ -209,6 +209,7 @@ document.addEventListener("keydown", (event) => {  // of the whole page
   event.preventDefault();
   Object.assign(state, { isListed: true });
   drawRows();
+  fitColumns();
   find("words").focus();
 });
 

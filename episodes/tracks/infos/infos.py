@@ -216,6 +216,8 @@ def same_info(a: object, b: object) -> bool:
         return len(a) == len(b) and all(map(same_info, a, b))
     if _is_array(a) or _is_array(b):
         return nested.equal_arrays(a, b)
+    if isinstance(a, (list, tuple)) or isinstance(b, (list, tuple)):
+        return False  # a numpy scalar would compare itself with each item
     return bool(a == b) or (a != a and b != b)
 
 
