@@ -72,8 +72,7 @@ def _chart(
         return _equal(len(values), len(finite), low, what, _endings_text(masks))
     is_dense = len(values) > MOST_DOTS
     if is_dense:
-        paths = _spread(values, masks, low, high)
-        paths += _spans(values, noun)
+        paths = _spread(values, masks, low, high, noun)
     else:
         paths = _dots(values, masks, low, high, _tooltips(facts, noun, ids, len(values)))
     words = f"{what}s of {counted(len(values), noun)}, from {number(low)} to {number(high)}"
@@ -181,21 +180,27 @@ def _dots(values: np.ndarray, masks: dict[str, np.ndarray], low: float, high: fl
     )
 
 
-def _spread(values: np.ndarray, masks: dict[str, np.ndarray], low: float, high: float) -> str:
+def _spread(values: np.ndarray, masks: dict[str, np.ndarray], low: float, high: float, noun: str) -> str:
     """Return SVG with range, quartiles and median of the returns of neighbouring episodes, and below them the shares of
-    their endings.
+    their endings. Each cell has a tooltip with the range and the median.
     """
     every = -(-len(values) // MOST_CELLS)
     edges = [*range(0, len(values), every), len(values)]
-    ranges, quartiles, medians = "", "", ""
+    ranges, quartiles, medians, tooltips = "", "", "", ""
     for begin, end in pairwise(edges):
         left, right = (WIDTH * at / len(values) for at in (begin, end))
         finite = values[begin:end][np.isfinite(values[begin:end])]
+        words = "no finite number"
         if len(finite):
-            ys = _heights(_quartiles(finite), low, high).tolist()
+            numbers = _quartiles(finite)
+            highest, _, median, _, lowest = map(number, numbers)
+            words = f"{lowest} … {highest}, median {median}"
+            ys = _heights(numbers, low, high).tolist()
             ranges += _box(left, right, ys[0] - 1, ys[4] + 1)
             quartiles += _box(left, right, ys[1] - 0.5, ys[3] + 0.5)
             medians += f"M{left:.0f} {ys[2]:.0f}H{right:.0f}"
+        name = f"{noun}s {begin:,} to {end - 1:,}" if end > begin + 1 else f"{noun} {begin:,}"
+        tooltips += f'<path d="M{left:.0f} 0H{right:.0f}V{HEIGHT}H{left:.0f}"><title>{name}: {words}</title></path>'
     soft = ENDINGS["cut"]
     places = [WIDTH * at / len(values) for at in edges]
     endings = ending_shares(masks, edges, places, HEIGHT - ENDINGS_HEIGHT, ENDINGS_HEIGHT)
@@ -203,6 +208,7 @@ def _spread(values: np.ndarray, masks: dict[str, np.ndarray], low: float, high: 
         f'<path class="ep-band" fill="{soft}" fill-opacity=".25" d="{ranges}"/>'
         f'<path class="ep-band" fill="{soft}" fill-opacity=".45" d="{quartiles}"/>'
         f'<path class="ep-middle" fill="none" stroke="{soft}" stroke-width="1.5" d="{medians}"/>{endings}'
+        f'<g fill="none" pointer-events="all">{tooltips}</g>'
     )
 
 
@@ -234,23 +240,6 @@ def ending_shares(
     return "".join(
         f'<path class="ep-share ep-{ending}" fill="{ENDINGS[ending]}" d="{d}"/>' for ending, d in shares.items() if d
     )
-
-
-def _spans(values: np.ndarray, noun: str) -> str:
-    """Return SVG with a tooltip for each cell of neighbouring episodes: their range and median."""
-    every = -(-len(values) // MOST_CELLS)
-    paths = ""
-    for begin in range(0, len(values), every):
-        cell = values[begin : begin + every]
-        finite = np.sort(cell[np.isfinite(cell)])
-        left, right = (WIDTH * at / len(values) for at in (begin, begin + len(cell)))
-        name = f"{noun}s {begin:,} to {begin + len(cell) - 1:,}" if len(cell) > 1 else f"{noun} {begin:,}"
-        words = "no finite number"
-        if len(finite):
-            highest, _, median, _, lowest = map(number, _quartiles(finite))
-            words = f"{lowest} … {highest}, median {median}"
-        paths += f'<path d="M{left:.0f} 0H{right:.0f}V{HEIGHT}H{left:.0f}"><title>{name}: {words}</title></path>'
-    return f'<g fill="none" pointer-events="all">{paths}</g>'
 
 
 def _box(left: float, right: float, top: float, bottom: float) -> str:

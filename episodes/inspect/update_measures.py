@@ -254,16 +254,8 @@ def row_measures(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     if "ratio" in columns:
         ratios = np.clip(columns["ratio"], LIMITS.tiny, LIMITS.max)
         result["kl"] = ratios - 1 - np.log(ratios)
-    if "first_ratio" in columns:
-        result["ratio_distance"] = ratio_distances(columns)
-    if "first_logp_difference" in columns:
-        result["logp_distance"] = np.abs(columns["first_logp_difference"])
-    if {"first_value", "value_target"} <= columns.keys():
-        with np.errstate(all="ignore"):  # of infinities
-            result["explained_variance"] = columns["value_target"] - columns["first_value"]
-            if "advantage" in columns:
-                result["advantage_agreement"] = columns["advantage"] + 0 * result["explained_variance"]
-    return result
+    steps, names = step_measures(columns), STEP_MEASURES | {"explained_variance": "value_error"}
+    return result | {name: steps[of_step] for name, of_step in names.items() if of_step in steps}
 
 
 def name_of(column: str, is_of_tokens: bool = False) -> str:
